@@ -227,8 +227,8 @@ class RunSource:
 
     def written(self) -> Counter[tuple[int, str]]:
         """(step, split) -> episodes that were asked for and not left out."""
-        rows = self.chosen.select(["step", "split"]).to_pylist()
-        return Counter((row["step"], row["split"]) for row in rows) - self._left_out
+        steps, splits = (self.chosen.column(name).to_pylist() for name in ("step", "split"))
+        return Counter(zip(steps, splits, strict=True)) - self._left_out
 
     @property
     def steps(self) -> tuple[int, int]:

@@ -33,7 +33,6 @@ from ..records import (
     CommandOutcome,
     DiagnosticRecord,
     FinishReason,
-    FloatArray,
     IntArray,
     SettingsRecord,
     Span,
@@ -303,10 +302,6 @@ def _span(row: Row, name: str) -> Span | None:
     return None if start is None else (start, end)
 
 
-def _floats(values: Sequence[float] | None) -> FloatArray | None:
-    return None if values is None else np.array(values, dtype=np.float32)
-
-
 def image_keys(rows: Iterable[Row]) -> set[str]:
     """The pictures that rows of `trajectories` and `turns` name."""
     return {key for row in rows for key in (row.get("image"), row.get("final_image")) if key}
@@ -377,24 +372,16 @@ def _token_fields(turn: Row, entry: Row, previous: IntArray | None) -> dict[str,
                 "so its prompt cannot be rebuilt"
             )
         prompt = np.concatenate([previous[: entry["prompt_prefix"]], prompt])
-    return {
+    sizes = entry["support_sizes"]
+    return {  # lists become arrays where the record is built
         "prompt_tokens": prompt,
         "response_tokens": np.array(entry["response_tokens"], dtype=np.int32),
-        "logprobs": _floats(entry["logprobs"]),
-        "entropies": _floats(entry["entropies"]),
+        "logprobs": entry["logprobs"],
+        "entropies": entry["entropies"],
         "temperature": entry["temperature"],
-        "support": _support(entry),
+        "support": None if sizes is None else Support(sizes=sizes, tokens=entry["support_tokens"]),
         "reasoning_span": _span(entry, "reasoning"),
     }
-
-
-def _support(entry: Row) -> Support | None:
-    if entry["support_sizes"] is None:
-        return None
-    return Support(
-        sizes=np.array(entry["support_sizes"], dtype=np.int32),
-        tokens=np.array(entry["support_tokens"], dtype=np.int32),
-    )
 
 
 def outcome_from_rows(row: Row, tokens: Sequence[Row]) -> TrajectoryOutcome | None:
