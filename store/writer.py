@@ -71,7 +71,6 @@ class RunWriter:
         # The first array makes pyarrow import pandas where that is installed, a third of a second.
         # Here it delays a start; in the thread it would hold up the trainer's first step.
         pa.array([0])
-        self._layout = layout
         self._lock = lock
         self._committer = committer
         self._is_packing = is_packing
