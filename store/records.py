@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -561,11 +562,8 @@ def severity_course(events: Iterable[Alarm]) -> list[tuple[AlarmSeverity, int]]:
     """
     raised = [event for event in events if event.state is AlarmState.RAISED]
     raised.sort(key=lambda event: event.step)
-    return [
-        (event.severity, event.step)
-        for number, event in enumerate(raised)
-        if not number or event.severity is not raised[number - 1].severity
-    ]
+    by_severity = groupby(raised, key=lambda event: event.severity)
+    return [(severity, next(of_severity).step) for severity, of_severity in by_severity]
 
 
 def severity_words(course: Sequence[tuple[AlarmSeverity, int]]) -> str:

@@ -44,11 +44,8 @@ class Where:
         match = _STEM.fullmatch(stem) or _IN_STEM.search(stem)
         if match:
             return int(match[1])
-        for part in reversed(self.path.parts[:-1]):
-            named = _FOLDER.fullmatch(part)
-            if named:
-                return int(named[1])
-        return None
+        folders = map(_FOLDER.fullmatch, reversed(self.path.parts[:-1]))
+        return next((int(named[1]) for named in folders if named), None)
 
     @property
     def is_evaluation(self) -> bool:

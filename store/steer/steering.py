@@ -382,13 +382,8 @@ def send(run_path: Path, command: Command) -> None:
 
 def same_waiting(states: Iterable[CommandState], command: Command) -> Command | None:
     """A command that asks for the same and still waits: sending another would change nothing."""
-    for state in states:
-        waiting = state.command
-        if (
-            state.ack is None
-            and waiting.action is command.action
-            and dict(waiting.settings) == dict(command.settings)
-            and (waiting.expires_at is None or waiting.expires_at > command.issued_at)
-        ):
+    for waiting in (state.command for state in states if state.ack is None):
+        is_same = waiting.action is command.action and waiting.settings == command.settings
+        if is_same and (waiting.expires_at is None or waiting.expires_at > command.issued_at):
             return waiting
     return None
