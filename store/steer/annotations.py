@@ -88,11 +88,8 @@ def _apply(before: Annotations, change: Change) -> Annotations:
 
 
 def _check_number_of_tags(before: Sequence[Change], changes: Sequence[Change]) -> None:
-    tags = set(_added_up(before).tags)
+    noted = _added_up(before)
     for change in changes:
-        if isinstance(change, AddTag):
-            tags.add(change.tag)
-        elif isinstance(change, RemoveTag):
-            tags.discard(change.tag)
-        if len(tags) > MAX_TAGS:
+        noted = _apply(noted, change)
+        if isinstance(change, AddTag) and change.tag not in noted.tags:
             raise AnnotationError(f"a run has at most {MAX_TAGS} tags; remove one first")
