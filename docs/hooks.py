@@ -23,7 +23,7 @@ from echoscope.diagnostics.judge.rules.metrics_needed import in_table, logged_ke
 from echoscope.diagnostics.metric_entry import Metric
 from echoscope.envs import registry
 from echoscope.envs.checks.description import described
-from echoscope.store.schema import schema_markdown
+from echoscope.store import schema
 
 WORLDS = """# Worlds
 
@@ -136,9 +136,21 @@ def cures_table(name: str) -> str:
     return cures.tables(Records())[name].markdown()
 
 
+def columns_of_the_store() -> str:
+    """The tables of `docs/store.md`."""
+    parts = []
+    for table in schema.TABLES.values():
+        rows = [f"| `{c.name}` | `{c.type}` | {c.doc} |" for c in table.columns]
+        parts.append(
+            f"### {table.name}\n\n{table.doc}\n\n| column | type | meaning |\n| --- | --- | --- |\n"
+            + "\n".join(rows)
+        )
+    return "\n\n".join(parts) + "\n"
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "metrics": metric_tables,
-    "columns": schema_markdown,
+    "columns": columns_of_the_store,
     "rules": rule_table,
     "findings": findings_tables,
     **{f"cures_{name}": partial(cures_table, name) for name in cures.BUILT},

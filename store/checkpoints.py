@@ -18,12 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import StoreError
-from .log.durable import (
-    read_checked_json,
-    sha256_of,
-    to_checked_json_bytes,
-    write_new_file,
-)
+from .log.durable import read_checked_json, sha256_of, to_checked_json_bytes, write_new_file
 from .log.index import RunIndex
 from .log.layout import MODEL_NAME, Layout
 from .reader import RunReader, open_run
@@ -34,8 +29,6 @@ STATE_NAME = "state.json"
 _NAME = re.compile(r"step_([0-9]{6,})")
 CLOSE = 0.9
 """Share of the highest success from which on a newer checkpoint is as good."""
-_SUCCESS_KEYS = ("eval/all/success_rate", "probe/all/success_rate")
-_SUCCESS_NAMES = ("eval/%/success_rate", "probe/%/success_rate")
 
 
 def checkpoint_path(run_path: Path, step: int) -> Path:
@@ -238,11 +231,11 @@ def evaluation_success(run: RunReader) -> dict[int, float]:
 
     Over all tags where there are several.
     """
-    for all_tags, any_tag in zip(_SUCCESS_KEYS, _SUCCESS_NAMES, strict=True):
+    for kind in ("eval", "probe"):
         rows = run.sql(
             "SELECT step, coalesce(avg(value) FILTER (key = $1), avg(value)) success FROM metrics "
             "WHERE phase = 'eval' AND key LIKE $2 AND NOT isnan(value) GROUP BY step ORDER BY step",
-            [all_tags, any_tag],
+            [f"{kind}/all/success_rate", f"{kind}/%/success_rate"],
         ).to_pylist()
         if rows:
             return {row["step"]: row["success"] for row in rows}

@@ -139,15 +139,9 @@ class Detokenizer:
         if whole.isascii():  # nearly always: a byte is a character
             return whole.decode("ascii"), list(accumulate(map(len, contents)))
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        pieces: list[str] = []
-        ends: list[int] = []
-        size = 0
-        for position, content in enumerate(contents):
-            piece = decoder.decode(content, final=position == len(ids) - 1)
-            size += len(piece)
-            pieces.append(piece)
-            ends.append(size)
-        return "".join(pieces), ends
+        *before, last = contents
+        pieces = [*map(decoder.decode, before), decoder.decode(last, final=True)]
+        return "".join(pieces), list(accumulate(map(len, pieces)))
 
     def _token_bytes(self, token: int) -> bytes:
         spelled = self._tokenizer.id_to_token(token) or ""

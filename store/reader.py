@@ -14,7 +14,7 @@ import json
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -59,12 +59,7 @@ from .records import (
 from .schema import DATA_TABLES, arrow_schema
 from .status import RECENT_STEPS, RUNNING, RunStatus, origin_of, pace_of, status_of
 
-_JOURNAL_ORDER = "attempt, sequence"
 _JOURNAL = [("attempt", "ascending"), ("sequence", "ascending")]
-_WALL_TIMES = f"""
-SELECT wall_time FROM steps WHERE run_id = $1 AND attempt = $2
-ORDER BY step DESC LIMIT {RECENT_STEPS + 1}
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,24 +103,15 @@ class CommandState:
 
 def run_info(index: RunIndex) -> RunInfo:
     row = run_row(index)
-    return RunInfo(
-        run_id=row["run_id"],
-        path=index.layout.root,
-        name=row["name"] or "",
-        status=row["status"],
-        created_at=row["created_at"],
-        ended_at=row["ended_at"],
-        attempt=row["attempt"],
-        last_step=row["last_step"],
-        base_model=row["base_model"] or "",
-        parent_run_id=row["parent_run_id"],
-        tags=tuple(row["tags"] or ()),
-        config=json.loads(row["config"]),
-        live_knobs=json.loads(row["live_knobs"]),
-        tokenizer=row["tokenizer"],
-        is_starting=is_starting(index),
-        heard_at=heard_at(index.layout),
-    )
+    values = {field.name: row[field.name] for field in fields(RunInfo) if field.name in row} | {
+        "path": index.layout.root,
+        "name": row["name"] or "",
+        "base_model": row["base_model"] or "",
+        "tags": tuple(row["tags"] or ()),
+        "config": json.loads(row["config"]),
+        "live_knobs": json.loads(row["live_knobs"]),
+    }
+    return RunInfo(**values, is_starting=is_starting(index), heard_at=heard_at(index.layout))
 
 
 def info_status(
@@ -319,7 +305,7 @@ class RunReader(_SqlReader):
     def trajectories_of_step(self, step: int) -> list[Trajectory]:
         """The full records of one step, by id."""
         turns, tokens = (
-            _grouped(self._rows(table, step).sort_by("turn"), "attempt", "trajectory_id")
+            grouped(self._rows(table, step).sort_by("turn"), "attempt", "trajectory_id")
             for table in ("turns", "tokens")
         )
         rows = self.listing(step).to_pylist()
@@ -358,9 +344,7 @@ class RunReader(_SqlReader):
     def outcome(self, trajectory_id: str) -> TrajectoryOutcome | None:
         """What the update learned about a trajectory; None where it has not seen it.
 
-        Raises:
-            KeyError: the run has no such trajectory, or none that is visible.
-            ValueError: not a trajectory id.
+        Raises as `trajectory`.
         """
         return outcome_from_rows(*self._row_and_tokens(trajectory_id))
 
@@ -516,9 +500,9 @@ class RunsReader(_SqlReader):
     def statuses(self) -> dict[str, RunStatus]:
         """How every readable run stands now, by run id."""
         now = time.time()
-        commands = _grouped(self.sql("SELECT * FROM commands"), "run_id")
-        answers = self.sql(f"SELECT * FROM command_events ORDER BY {_JOURNAL_ORDER}")
-        events = _grouped(answers, "run_id")
+        commands = grouped(self.sql("SELECT * FROM commands"), "run_id")
+        answers = self.sql("SELECT * FROM command_events ORDER BY attempt, sequence")
+        events = grouped(answers, "run_id")
         out = {}
         for info in self.infos():
             key = (info.run_id,)
@@ -582,14 +566,17 @@ def open_runs(
 
 def _step_s(reader: _SqlReader, info: RunInfo) -> float:
     """Usual seconds a step, NaN where too few are done."""
-    times = reader.sql(_WALL_TIMES, [info.run_id, info.attempt]).column("wall_time")
-    return pace_of(sorted(times.to_pylist()))
+    query = (
+        "SELECT wall_time FROM steps WHERE run_id = $1 AND attempt = $2 ORDER BY step DESC LIMIT $3"
+    )
+    rows = reader.sql(query, [info.run_id, info.attempt, RECENT_STEPS + 1])
+    return pace_of(sorted(rows.column("wall_time").to_pylist()))
 
 
-def _grouped(rows: pa.Table, *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+def grouped(rows: pa.Table, *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
     """Rows by the values of some columns, in their order."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows.to_pylist():
+    for row in rows.to_pylist(maps_as_pydicts="lossy"):
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
     return groups
 

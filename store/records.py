@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,6 @@ IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 Span = tuple[int, int]
 """Half-open `[start, end)`."""
-
-EMPTY_MAPPING: Mapping[str, float] = MappingProxyType({})
-
-
-def _no_values() -> Mapping[str, float]:
-    return EMPTY_MAPPING
 
 
 class Split(StrEnum):
@@ -231,8 +226,8 @@ class Turn:
     finish_reason: FinishReason = FinishReason.STOP
     policy_version: int | None = 0
     frame: str | None = None
-    info: Mapping[str, float] = field(default_factory=_no_values)
-    shaping: Mapping[str, float] = field(default_factory=_no_values)
+    info: Mapping[str, float] = field(default_factory=dict)
+    shaping: Mapping[str, float] = field(default_factory=dict)
     """Named shaping terms, kept apart from the environment's reward."""
     calls: tuple[ToolCall, ...] = ()
     """Tool calls of the response, in order."""
@@ -290,8 +285,9 @@ _TURN_ARRAYS: tuple[tuple[str, type[np.generic]], ...] = (
 )
 
 MAX_INDEX = 99_999
-_SPLIT_LETTERS = {Split.TRAIN: "t", Split.EVAL: "e", Split.PROBE: "p", Split.IMPORT: "i"}
-_LETTER_SPLITS = {letter: split for split, letter in _SPLIT_LETTERS.items()}
+_SPLITS = {split.value[0]: split for split in Split}
+"""By the letter that a trajectory id begins with."""
+_TRAJECTORY_ID = re.compile(r"([tepi])([0-9]{8})-([0-9]{5})")
 
 
 def trajectory_id(split: Split, step: int, index: int) -> str:
@@ -300,7 +296,7 @@ def trajectory_id(split: Split, step: int, index: int) -> str:
         raise ValueError(f"step is {step}, but must lie in [0, 99999999]")
     if not 0 <= index <= MAX_INDEX:
         raise ValueError(f"trajectory index is {index}, but must lie in [0, {MAX_INDEX}]")
-    return f"{_SPLIT_LETTERS[split]}{step:08d}-{index:05d}"
+    return f"{split.value[0]}{step:08d}-{index:05d}"
 
 
 def parse_trajectory_id(text: str) -> tuple[Split, int, int]:
@@ -309,15 +305,10 @@ def parse_trajectory_id(text: str) -> tuple[Split, int, int]:
     Raises:
         ValueError: the text is not a trajectory id.
     """
-    letter, step, dash, index = text[:1], text[1:9], text[9:10], text[10:]
-    if (
-        letter not in _LETTER_SPLITS
-        or dash != "-"
-        or not (len(step) == 8 and step.isascii() and step.isdigit())
-        or not (len(index) == 5 and index.isascii() and index.isdigit())
-    ):
+    match = _TRAJECTORY_ID.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text!r} is not a trajectory id; one looks like 't00000120-00037'")
-    return _LETTER_SPLITS[letter], int(step), int(index)
+    return _SPLITS[match[1]], int(match[2]), int(match[3])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -486,7 +477,7 @@ class StepMetrics:
     wall_time: float
     """Seconds since the epoch."""
     values: Mapping[str, float]
-    durations_s: Mapping[str, float] = field(default_factory=_no_values)
+    durations_s: Mapping[str, float] = field(default_factory=dict)
     """What no seed decides: seconds (`time/...`), and how busy the machine was (`system/...`)."""
 
 
@@ -571,11 +562,8 @@ def severity_course(events: Iterable[Alarm]) -> list[tuple[AlarmSeverity, int]]:
     """
     raised = [event for event in events if event.state is AlarmState.RAISED]
     raised.sort(key=lambda event: event.step)
-    return [
-        (event.severity, event.step)
-        for number, event in enumerate(raised)
-        if not number or event.severity is not raised[number - 1].severity
-    ]
+    by_severity = groupby(raised, key=lambda event: event.severity)
+    return [(severity, next(of_severity).step) for severity, of_severity in by_severity]
 
 
 def severity_words(course: Sequence[tuple[AlarmSeverity, int]]) -> str:

@@ -42,42 +42,17 @@ class Table:
         return tuple(column.name for column in self.columns)
 
 
-STEP_METRICS: Mapping[str, str] = MappingProxyType(
-    {
-        "return_std": "reward/return_std",
-        "group_std_mean": "reward/group_std_mean",
-        "kept_frac": "selection/kept_frac",
-        "entropy": "policy/entropy",
-        "mismatch_kl": "policy/mismatch_kl",
-        "ref_kl": "policy/ref_kl",
-        "loss": "loss/total",
-        "policy_loss": "loss/policy",
-        "grad_norm": "optim/grad_norm",
-        "lr": "optim/lr",
-        "clip_high_frac": "policy/clip_high_frac",
-        "step_s": "time/step_s",
-        "rollout_s": "time/rollout_s",
-        "update_s": "time/update_s",
-        "tokens_per_s": "time/tokens_per_s",
-    }
-)
+_DECLARED = tomllib.loads((Path(__file__).parent / "log" / "columns.toml").read_text("utf-8"))
+STEP_METRICS: Mapping[str, str] = MappingProxyType(_DECLARED["step_metrics"])
 """Wide column of `steps` -> key of the training metric that it repeats."""
-
-COUNTED_METRICS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "return_mean": ("reward/return_mean",),
-        "success_rate": ("rollout/success_rate",),
-        "num_turns_mean": ("rollout/num_turns_mean",),
-    }
-)
-"""Wide column of `steps` that is counted from trajectories -> the metrics of which the first stands
-for it where a step has none."""
+COUNTED_METRICS: Mapping[str, str] = MappingProxyType(_DECLARED["counted_metrics"])
+"""Wide column of `steps` that is counted from trajectories -> the metric that stands for it where a
+step has none."""
 
 
 def _tables() -> Iterator[Table]:
-    declared = tomllib.loads((Path(__file__).parent / "log" / "columns.toml").read_text("utf-8"))
-    shared = declared["shared"]
-    for name, table in declared["tables"].items():
+    shared = _DECLARED["shared"]
+    for name, table in _DECLARED["tables"].items():
         columns = [
             Column(column, *(shared[column] if given is True else given))
             for column, given in table.pop("columns").items()
@@ -126,7 +101,6 @@ def arrow_type(duckdb_type: str) -> pa.DataType:
 
 
 @cache
-@cache
 def arrow_schema(table: str) -> pa.Schema:
     """The Arrow schema of one table, the schema version in its metadata."""
     fields = [pa.field(column.name, arrow_type(column.type)) for column in TABLES[table].columns]
@@ -150,15 +124,3 @@ def check_version(version: object, where: str) -> None:
             f"{where}: written with store version {str(version)[:20]!r}, but this Echoscope reads "
             f"{SCHEMA_VERSION!r}; install the Echoscope that wrote it"
         )
-
-
-def schema_markdown() -> str:
-    """The tables of `docs/store.md`: the site is built with them (`docs/hooks.py`)."""
-    parts = []
-    for table in TABLES.values():
-        rows = [f"| `{c.name}` | `{c.type}` | {c.doc} |" for c in table.columns]
-        parts.append(
-            f"### {table.name}\n\n{table.doc}\n\n| column | type | meaning |\n| --- | --- | --- |\n"
-            + "\n".join(rows)
-        )
-    return "\n\n".join(parts) + "\n"

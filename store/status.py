@@ -197,21 +197,12 @@ def status_of(
         # A word that this version does not know says no more than that the run has ended.
         status = Status(recorded) if recorded in set(Status) else Status.CRASHED
         if status is Status.STOPPED and halts.stop is not None:
-            who = halts.stop.command
-            is_rewound = who.action is CommandAction.REWIND
-            return RunStatus(
-                status=status, by=who.issued_by, reason=who.reason, is_rewound=is_rewound
-            )
+            is_rewound = halts.stop.command.action is CommandAction.REWIND
+            return _by_command(status, halts.stop, is_rewound=is_rewound)
         return RunStatus(status=status)
-    if halts.pause is not None and halts.next_stop is None:
-        who, since = halts.pause.command, halts.pause.answered_at
-        return RunStatus(
-            status=Status.PAUSED,
-            by=who.issued_by,
-            reason=who.reason,
-            since=since,
-            asks=bool(who.settings),
-        )
+    if (pause := halts.pause) is not None and halts.next_stop is None:
+        asks = bool(pause.command.settings)
+        return _by_command(Status.PAUSED, pause, since=pause.answered_at, asks=asks)
     if is_starting and origin is not Origin.EVALUATED:  # whose episodes come before its steps
         return RunStatus(status=Status.WAITING, since=heard_at, is_resumed=attempt > 1)
     limit = max(STALE_LEAST_S, STALE_STEPS * step_s) if math.isfinite(step_s) else STALE_UNKNOWN_S
@@ -219,14 +210,13 @@ def status_of(
         return RunStatus(status=Status.STALE, since=heard_at)
     coming = halts.next_stop or next(iter(halts.asked), None)
     if coming is not None:
-        command = coming.command
-        return RunStatus(
-            status=Status.WAITING,
-            by=command.issued_by,
-            reason=command.reason,
-            next_action=command.action,
-        )
+        return _by_command(Status.WAITING, coming, next_action=coming.command.action)
     return RunStatus(status=Status.LIVE)
+
+
+def _by_command(status: Status, state: CommandState, **values: Any) -> RunStatus:
+    command = state.command
+    return RunStatus(status=status, by=command.issued_by, reason=command.reason, **values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from .log.journal import RunState
 from .log.layout import Layout
 from .log.remote.pulling import refuse_copy
 from .log.starting import describe, start
-from .query.rows import check_trajectory, plain
+from .query.rows import EventRecord, check_trajectory, plain
 from .records import (
     Alarm,
     CheckpointRecord,
@@ -71,7 +71,6 @@ class RunWriter:
         # The first array makes pyarrow import pandas where that is installed, a third of a second.
         # Here it delays a start; in the thread it would hold up the trainer's first step.
         pa.array([0])
-        self._layout = layout
         self._lock = lock
         self._committer = committer
         self._is_packing = is_packing
@@ -87,8 +86,7 @@ class RunWriter:
         self._error: Exception | None = None
         self._is_closed = False
         self._packer: subprocess.Popen[bytes] | None = None
-        # Only the thread touches these three.
-        self._held: dict[int, list[Trajectory]] = {}
+        # Only the thread touches these two.
         self._waiting: list[Trajectory] = []
         self._waiting_since = 0.0
         self._jobs: queue.Queue[_JOB | None] = queue.Queue(maxsize=_QUEUE_SIZE)
@@ -209,7 +207,8 @@ class RunWriter:
         self._raise_error()
         for trajectory in trajectories:
             check_trajectory(trajectory, None)
-            self._open_trajectory(trajectory)
+            self._require_later(trajectory.step)
+            _add_once(self._open.setdefault(trajectory.step, {}), trajectory)
         taken = tuple(trajectories)
         if taken:
             self._put(lambda committer: self._take(committer, taken))
@@ -235,11 +234,11 @@ class RunWriter:
         """
         self._raise_error()
         step = self._step_of(metrics)
+        step_rows = dict(self._open.get(step, {}))
         for trajectory in trajectories:
             if trajectory.step != step:
                 raise ValueError(f"{trajectory.id} does not belong to step {step}")
-        added = [t for t in trajectories if self._open_trajectory(t)]
-        step_rows = self._open.get(step, {})
+            _add_once(step_rows, trajectory)
         by_id = {outcome.trajectory_id: outcome for outcome in outcomes}
         if len(by_id) != len(outcomes):
             raise ValueError(f"step {step}: a trajectory has two outcomes")
@@ -249,18 +248,17 @@ class RunWriter:
             check_trajectory(trajectory, by_id.get(trajectory.id))
         self._last_step = step
         self._open = {s: rows for s, rows in self._open.items() if s > step}
+        content = StepContent(
+            step=step,
+            metrics=metrics,
+            trajectories=sorted(step_rows.values(), key=lambda t: t.id),
+            outcomes=outcomes,
+            alarms=alarms,
+            diagnostics=diagnostics,
+        )
 
         def commit(committer: Committer) -> None:
-            earlier = self._held.pop(step, [])
             self._waiting = [t for t in self._waiting if t.step != step]
-            content = StepContent(
-                step=step,
-                metrics=metrics,
-                trajectories=sorted([*earlier, *added], key=lambda t: t.id),
-                outcomes=outcomes,
-                alarms=alarms,
-                diagnostics=diagnostics,
-            )
             is_rotated = committer.commit_step(content)
             self.acknowledged_step = step
             if is_rotated and self._is_packing:
@@ -278,21 +276,19 @@ class RunWriter:
 
         Bodies not given are read from the mailbox.
         """
-        if acks or commands or settings is not None:
-            self._put(
-                lambda committer: committer.commit_events(
-                    acks=acks, commands=commands, settings=settings
-                )
-            )
+        self._put_events(*acks, *commands, *([] if settings is None else [settings]))
 
     def record_alarms(self, alarms: Sequence[Alarm]) -> None:
         """Alarms outside a step."""
-        if alarms:
-            self._put(lambda committer: committer.commit_events(alarms=alarms))
+        self._put_events(*alarms)
 
     def record_checkpoint(self, checkpoint: CheckpointRecord) -> None:
         """A checkpoint written, or deleted, outside a step."""
-        self._put(lambda committer: committer.commit_events(checkpoint=checkpoint))
+        self._put_events(checkpoint)
+
+    def _put_events(self, *events: EventRecord) -> None:
+        if events:
+            self._put(lambda committer: committer.commit_events(events))
 
     def flush(self) -> None:
         """Wait until everything handed over is on the disk, finished trajectories included.
@@ -374,16 +370,6 @@ class RunWriter:
         if step <= self._last_step:
             raise ValueError(f"step {step} does not come after step {self._last_step}")
 
-    def _open_trajectory(self, trajectory: Trajectory) -> bool:
-        """Note a trajectory of an unfinished step; False where it was handed over before."""
-        self._require_later(trajectory.step)
-        step_rows = self._open.setdefault(trajectory.step, {})
-        earlier = step_rows.get(trajectory.id)
-        if earlier is not None and earlier is not trajectory:
-            raise ValueError(f"two different trajectories have the id {trajectory.id}")
-        step_rows[trajectory.id] = trajectory
-        return earlier is None
-
     def _put(self, job: _JOB) -> None:
         if self._is_closed:
             raise StoreWriteError(f"{self.path}: the writer is closed")
@@ -427,8 +413,6 @@ class RunWriter:
         if not self._waiting:
             self._waiting_since = time.monotonic()
         self._waiting += trajectories
-        for trajectory in trajectories:
-            self._held.setdefault(trajectory.step, []).append(trajectory)
 
     def _commit_waiting(self, committer: Committer) -> None:
         waiting, self._waiting = self._waiting, []
@@ -455,3 +439,9 @@ class RunWriter:
             )
         except OSError as error:
             logger.warning("%s: cannot pack beside the training: %s", self.path, error)
+
+
+def _add_once(step_rows: dict[str, Trajectory], trajectory: Trajectory) -> None:
+    """Add a trajectory to those of its step; it may have been handed over before."""
+    if step_rows.setdefault(trajectory.id, trajectory) is not trajectory:
+        raise ValueError(f"two different trajectories have the id {trajectory.id}")

@@ -41,9 +41,8 @@ def format_named(name: str) -> Format:
     Raises:
         ExportError: there is none.
     """
-    for candidate in FORMATS:
-        if candidate.name == name:
-            return candidate
+    if found := next((form for form in FORMATS if form.name == name), None):
+        return found
     hint = did_you_mean(name, ABOUT)
     more = "" if hint.endswith("?") else " (`echoscope export --help` says what each is)"
     raise ExportError(f"--to {name!r} is no format{hint}{more}")
@@ -128,7 +127,7 @@ def export_run(
         )
     temporary = target.with_name(f".{target.name}.{new_id()}.tmp")
     try:
-        written = chosen.write(source, temporary, settings)
+        written = chosen.write(source, temporary)
         if reader.info().attempt != source.info.attempt:
             raise ExportError(
                 f"{reader.path}: the run was resumed from a checkpoint while it was exported, so "

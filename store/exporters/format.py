@@ -82,7 +82,7 @@ class Format:
     """As `--to` spells it."""
     noun: str
     """What a row of it is called."""
-    write: Callable[[RunSource, Path, Options], Written]
+    write: Callable[[RunSource, Path], Written]
     """Write everything to a path that does not exist yet."""
     leaves_out: str = BESIDE_EPISODES
     """What a run may hold and the format does not; empty for nothing."""

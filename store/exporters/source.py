@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from ..errors import QueryError
 from ..importers.draft import SUMMED_REWARDS
 from ..models import Detokenizer, load_detokenizer, tokenizer_folders
 from ..query.condition import FLAG, checked_condition, flags_without_prefix
-from ..reader import RunInfo, RunReader
+from ..reader import RunInfo, RunReader, grouped
 from ..records import StopReason, parse_trajectory_id
 from ..schema import TABLES
 from ..steer.episode_notes import EpisodeNote, EpisodeNotes, read_episode_notes
@@ -86,8 +86,8 @@ class ShownPrompts:
 
     def __init__(self, detokenizer: Detokenizer) -> None:
         self._detokenizer = detokenizer
-        self._firsts: dict[tuple[int, ...], ShownTurn | None] = {}
-        """First prompts that were read: siblings share theirs."""
+        # Siblings share their first prompt.
+        self._first = lru_cache(_MAX_FIRSTS)(partial(self._messages, is_first=True))
 
     def read(self, tokens: Sequence[int], *, is_first: bool) -> ShownTurn | None:
         """The messages in prompt tokens; None where no known chat template wrote them.
@@ -96,14 +96,7 @@ class ShownPrompts:
             tokens: The whole prompt of the first turn; of a later one, what it has beyond the
                 prompt and reply before.
         """
-        if not is_first:
-            return self._messages(tokens, is_first=False)
-        key = tuple(tokens)
-        if key not in self._firsts:
-            if len(self._firsts) >= _MAX_FIRSTS:
-                self._firsts.clear()
-            self._firsts[key] = self._messages(key, is_first=True)
-        return self._firsts[key]
+        return self._first(tuple(tokens)) if is_first else self._messages(tokens, is_first=False)
 
     def _messages(self, tokens: Sequence[int], *, is_first: bool) -> ShownTurn | None:
         pieces = self._detokenizer.pieces(tokens)
@@ -234,10 +227,8 @@ class RunSource:
 
     def written(self) -> Counter[tuple[int, str]]:
         """(step, split) -> episodes that were asked for and not left out."""
-        pairs = zip(
-            *(self.chosen.column(name).to_pylist() for name in ("step", "split")), strict=True
-        )
-        return Counter(pairs) - self._left_out
+        steps, splits = (self.chosen.column(name).to_pylist() for name in ("step", "split"))
+        return Counter(zip(steps, splits, strict=True)) - self._left_out
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -333,7 +324,9 @@ class RunSource:
             (row["attempt"], row["id"]): row
             for row in self.rows_of("trajectories", step, keys).to_pylist(maps_as_pydicts="lossy")
         }
-        turns = turns_by_episode(self.rows_of("turns", step, keys))
+        order = [("trajectory_id", "ascending"), ("turn", "ascending")]
+        turn_rows = self.rows_of("turns", step, keys).sort_by(order)
+        turns = grouped(turn_rows, "attempt", "trajectory_id")
         prompts_shown = self._shown(step, keys)
         for key in keys:
             row, turns_of_row = rows.get(key), turns.get(key, [])
@@ -355,18 +348,20 @@ class RunSource:
 
     def _shown(
         self, step: int, keys: Sequence[tuple[int, str]]
-    ) -> dict[tuple[int, str], dict[int, ShownTurn]]:
+    ) -> dict[tuple[int, str], dict[int, ShownTurn | None]]:
         if self.prompts is None:
             return {}
         columns = ["attempt", "trajectory_id", "turn", "prompt_tokens"]
-        prompts_shown: dict[tuple[int, str], dict[int, ShownTurn]] = {}
-        for row in self.rows_of("tokens", step, keys).select(columns).to_pylist():
-            turn = self.prompts.read(row["prompt_tokens"], is_first=row["turn"] == 0)
-            if turn is not None:
-                prompts_shown.setdefault((row["attempt"], row["trajectory_id"]), {})[
-                    row["turn"]
-                ] = turn
-        return prompts_shown
+        rows_of = grouped(
+            self.rows_of("tokens", step, keys).select(columns), "attempt", "trajectory_id"
+        )
+        return {
+            (attempt, identity): {
+                row["turn"]: self.prompts.read(row["prompt_tokens"], is_first=row["turn"] == 0)
+                for row in rows
+            }
+            for (attempt, identity), rows in rows_of.items()
+        }
 
     @cached_property
     def prompts(self) -> ShownPrompts | None:
@@ -385,12 +380,3 @@ class RunSource:
         context = self.info.config.get("context")
         value = context.get("system") if isinstance(context, Mapping) else None
         return value if isinstance(value, str) else ""
-
-
-def turns_by_episode(turns: pa.Table) -> dict[tuple[int, str], list[Row]]:
-    """The rows of a table `turns`, as (attempt, id) -> rows in the order of the turns."""
-    by_episode: dict[tuple[int, str], list[Row]] = {}
-    ordered = turns.sort_by([("trajectory_id", "ascending"), ("turn", "ascending")])
-    for row in ordered.to_pylist(maps_as_pydicts="lossy"):
-        by_episode.setdefault((row["attempt"], row["trajectory_id"]), []).append(row)
-    return by_episode

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, TypeGuard
 
 from echoscope.text.strict_json import json_value
@@ -26,6 +27,7 @@ _TURNS = re.compile(r"<start_of_turn>(\w+)\n?|<end_of_turn>\n?")
 _MARKS = (_CHATML, _HEADERS, _TURNS)
 _ENDS = re.compile(r"(?:<\|endoftext\|>|<\|begin_of_text\|>|<bos>|<eos>|</s>|<s>|<pad>)+")
 _BARE = re.compile(r"(?m)^(user|assistant|tool|system)[ \t]*$\n?")
+_NOT_IN_A_ROW = (("assistant", "assistant"), ("system", "system"), ("assistant", "system"))
 _ROLE_NAMES = {"model": "assistant", "human": "user", "gpt": "assistant", "ipython": "tool"}
 
 
@@ -184,13 +186,11 @@ def split_marked(text: str, role: str = "assistant") -> list[dict[str, str]]:
         role: Who speaks before the first token.
     """
     mark = min(_MARKS, key=lambda m: s.start() if (s := m.search(text)) else len(text) + 1)
+    head, *rest = mark.split(text)
     messages: list[dict[str, str]] = []
-    start, speaker = 0, role
-    for match in mark.finditer(text):
-        _add(messages, speaker, text[start : match.start()])
-        speaker = _ROLE_NAMES.get(match[1], match[1]) if match[1] else ""
-        start = match.end()
-    _add(messages, speaker, text[start:])
+    _add(messages, role, head)
+    for name, body in zip(rest[::2], rest[1::2], strict=True):  # a token that closes has no name
+        _add(messages, _ROLE_NAMES.get(name, name) if name else "", body)
     return messages
 
 
@@ -209,19 +209,16 @@ def split_bare(text: str, role: str) -> list[dict[str, str]] | None:
     Args:
         role: Who speaks before the first such line.
     """
-    messages: list[dict[str, str]] = []
-    start, speaker = 0, role
-    for mark in _BARE.finditer(text):
-        if mark[1] == speaker and speaker in ("assistant", "system"):
-            return None
-        if speaker == "assistant" and mark[1] == "system":
-            return None
-        body = text[start : mark.start()]
-        if body.strip() or speaker != "":
-            messages.append({"role": speaker or "user", "content": body.removesuffix("\n")})
-        speaker, start = mark[1], mark.end()
-    messages.append({"role": speaker or "user", "content": text[start:]})
-    return [m for m in messages if m["content"].strip() or m["role"] == "assistant"]
+    head, *rest = _BARE.split(text)
+    speakers, bodies = [role, *rest[::2]], [head, *rest[1::2]]
+    if any(pair in _NOT_IN_A_ROW for pair in pairwise(speakers)):
+        return None
+    bodies[:-1] = [body.removesuffix("\n") for body in bodies[:-1]]
+    return [
+        {"role": speaker or "user", "content": body}
+        for speaker, body in zip(speakers, bodies, strict=True)
+        if body.strip() or speaker == "assistant"
+    ]
 
 
 def read_flat(prompt: str, response: str) -> tuple[Dialogue, bool]:

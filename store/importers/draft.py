@@ -180,6 +180,13 @@ class Draft:
             self.turns[-1].info = {**self.turns[-1].info, **numbers}
 
 
+_COPIED = (
+    *("split", "env_seed", "noise_seed", "task_key", "final_observation", "final_frame"),
+    *("stop_reason", "is_success", "duration_s"),
+)
+"""Fields of a trajectory that are those of its draft."""
+
+
 def trajectory_of(
     draft: Draft,
     format_name: str,
@@ -201,24 +208,16 @@ def trajectory_of(
     try:
         return Trajectory(
             step=step,
-            split=draft.split,
             index=index,
             group_index=group_index,
             sibling_index=sibling_index,
             env_id=draft.env,
             tag=draft.tag or draft.env,
-            env_seed=draft.env_seed,
-            noise_seed=draft.noise_seed,
-            task_key=draft.task_key,
             prompt_key=draft.prompt_key or prompt_key(draft.prompt),
             turns=tuple(_turn(turn, index) for index, turn in enumerate(draft.turns)),
-            final_observation=draft.final_observation,
-            final_frame=draft.final_frame,
-            stop_reason=draft.stop_reason,
-            is_success=draft.is_success,
-            duration_s=draft.duration_s,
             source=source,
             extra=_extra(draft, format_name),
+            **{name: getattr(draft, name) for name in _COPIED},
         )
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise RowError(f"the episode cannot be stored: {error}") from error

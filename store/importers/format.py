@@ -5,8 +5,9 @@ of the keys of rows.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import PurePath
 from typing import Any
 
@@ -43,11 +44,8 @@ class Where:
         match = _STEM.fullmatch(stem) or _IN_STEM.search(stem)
         if match:
             return int(match[1])
-        for part in reversed(self.path.parts[:-1]):
-            named = _FOLDER.fullmatch(part)
-            if named:
-                return int(named[1])
-        return None
+        folders = map(_FOLDER.fullmatch, reversed(self.path.parts[:-1]))
+        return next((int(named[1]) for named in folders if named), None)
 
     @property
     def is_evaluation(self) -> bool:
@@ -73,10 +71,6 @@ class Format:
     """Files whose names say so hold evaluations."""
     goes_on: Callable[[Row], bool] | None = None
     """Whether a row behind one of this format is of it, too; None: where it matches."""
-
-    def is_of(self, row: Row) -> bool:
-        """Whether a row behind one of this format is of it, too."""
-        return (self.goes_on or self.matches)(row)
 
     def step_of(self, row: Row, where: Where) -> tuple[int | None, bool]:
         """The step of a row, None where nothing says it, and whether the file's name does."""
@@ -169,19 +163,13 @@ LEAST_EPISODES = 50
 """So many rewards must be known before their values say what they mean."""
 
 
+@dataclass(slots=True)
 class RewardValues:
     """Which values the rewards of episodes have: 0 and 1 alone, or -1 and 1, say success."""
 
-    __slots__ = ("_counts", "_is_other")
-
-    def __init__(self) -> None:
-        self._counts: dict[float, int] = {}
-        self._is_other = False
-
-    @property
-    def is_other(self) -> bool:
-        """They do not say success, whatever comes."""
-        return self._is_other
+    is_other: bool = False
+    """They do not say success, whatever comes."""
+    _counts: Counter[float] = field(default_factory=Counter)
 
     def add(self, draft: Draft) -> None:
         """Note the reward of an episode; one that is not known counts for nothing.
@@ -191,21 +179,19 @@ class RewardValues:
         """
         is_said = draft.is_success is not None
         if is_said or "reward_terms" in draft.reconstructed:
-            self._is_other = True
+            self.is_other = True
         rewards = [turn.reward for turn in draft.turns]
         total = sum(rewards)
-        if self._is_other or total != total or not rewards:
+        if self.is_other or total != total or not rewards:
             return
-        self._counts[total] = self._counts.get(total, 0) + 1
-        self._is_other = not (
-            self._counts.keys() <= {0.0, 1.0} or self._counts.keys() <= {-1.0, 1.0}
-        )
+        self._counts[total] += 1
+        self.is_other = not any(self._counts.keys() <= pair for pair in ({0.0, 1.0}, {-1.0, 1.0}))
 
     @property
     def say_success(self) -> bool:
         """Whether success is read from them: enough of them, and not every one is 1."""
-        is_enough = sum(self._counts.values()) >= LEAST_EPISODES
-        return not self._is_other and is_enough and self._counts.keys() != {1.0}
+        is_enough = self._counts.total() >= LEAST_EPISODES
+        return not self.is_other and is_enough and self._counts.keys() != {1.0}
 
     @staticmethod
     def read_success(draft: Draft) -> None:

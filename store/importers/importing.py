@@ -24,10 +24,7 @@ from ..errors import StoreError
 from ..log.layout import Layout
 from ..log.starting import is_free
 from ..reader import open_run
-from ..records import (
-    DiagnosticRecord,
-    Trajectory,
-)
+from ..records import DiagnosticRecord, Trajectory
 from ..writer import RunWriter
 from .draft import RowError
 from .format import RewardValues
@@ -190,7 +187,14 @@ def import_surveyed(
                 continue
             content = StepEpisodes(step)
             _read(content, rows, survey, report, is_success)
-            record = _record(digest, len(rows), content)
+            payload = {
+                "rows": digest,
+                "num_rows": len(rows),
+                "num_kept": len(content.trajectories),
+                "skipped": dict(content.refused),
+                "reconstructed": dict(content.reconstructed),
+            }
+            record = DiagnosticRecord(step=step, kind=KIND, payload=json.dumps(payload))
             _write_step(writer, content, merger, record, measure, report)
             report.num_steps_with_numbers += step in beside.steps
             if writing:
@@ -329,17 +333,6 @@ def _write_step(
     report.last_step = content.step
 
 
-def _record(digest: str, num_rows: int, content: StepEpisodes) -> DiagnosticRecord:
-    payload = {
-        "rows": digest,
-        "num_rows": num_rows,
-        "num_kept": len(content.trajectories),
-        "skipped": dict(content.refused),
-        "reconstructed": dict(content.reconstructed),
-    }
-    return DiagnosticRecord(step=content.step, kind=KIND, payload=json.dumps(payload))
-
-
 def _read(
     content: StepEpisodes, rows: range, survey: Survey, report: ImportReport, is_success: bool
 ) -> None:
@@ -351,7 +344,6 @@ def _read(
     for row in rows:
         file = survey.file_of(row)
         source = f"{file.where.path}:{int(survey.rows_R[row]['place'])}"
-        reason = ""
         try:
             for draft in survey.episodes(row):
                 if is_success:
@@ -359,11 +351,9 @@ def _read(
                 name = survey.format_of(row).name
                 if problem := content.add(draft, source=source, format_name=name):
                     report.rows.add(problem, source)
-        except RowError as error:
-            reason = str(error)
-        except BadJsonError as error:
-            reason = f"the file changed while it was read: {error}"
-        if reason:
+        except (RowError, BadJsonError) as error:
+            is_changed = isinstance(error, BadJsonError)
+            reason = f"the file changed while it was read: {error}" if is_changed else str(error)
             content.refused[reason] += 1
             report.rows.add(reason, source)
         if row + 1 == rows.stop or survey.file_of(row + 1) is not file:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,13 +88,12 @@ def as_utf8(path: Path, folder: Path) -> Path:
     with path.open("rb") as file:
         if file.read(2) not in _UTF16:
             return path
-        file.seek(0)
-        decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
-        copy = folder / f"utf8-{len(list(folder.iterdir()))}"
-        with copy.open("wb") as out:
-            while block := file.read(_BLOCK):
-                out.write(decoder.decode(block).encode("utf-8", errors="replace"))
-            out.write(decoder.decode(b"", final=True).encode("utf-8", errors="replace"))
+    copy = folder / f"utf8-{len(list(folder.iterdir()))}"
+    with (
+        path.open(encoding="utf-16", errors="replace", newline="") as text,
+        copy.open("w", encoding="utf-8", errors="replace", newline="") as out,
+    ):
+        shutil.copyfileobj(text, out)
     return copy
 
 

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, cast
 
 MAX_BYTES = 2 << 30
 """A packed file is read up to here: a few kilobytes may unpack to terabytes."""
@@ -39,16 +39,10 @@ _PIECE = 4096
 """Unpacked at once: what was unpacked in a piece that cannot be read to its end is lost."""
 
 
-class _Unpacked(Protocol):
-    """A stream that gives what it has, where less than was asked for is at hand."""
-
-    def read1(self, size: int, /) -> bytes: ...
-
-
 class _Bounded(io.RawIOBase):
     """At most `MAX_BYTES` of a stream, up to its damage: the error comes after all that is good."""
 
-    def __init__(self, source: _Unpacked) -> None:
+    def __init__(self, source: io.BufferedIOBase) -> None:
         self._source, self._left = source, MAX_BYTES
         self._error: Exception | None = None
 
@@ -65,6 +59,7 @@ class _Bounded(io.RawIOBase):
         pieces: list[bytes] = []
         while size and self._error is None:
             try:
+                # It gives what it has, where less than was asked for is at hand.
                 piece = bytes(self._source.read1(min(size, _PIECE)))
             except ERRORS as error:
                 self._error = error
@@ -102,7 +97,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             # The largest file: others are notes on it.
             member = max(archive.infolist(), key=lambda info: info.file_size)
             with archive.open(member) as file:
-                yield cast(BinaryIO, _Bounded(cast(_Unpacked, file)))
+                yield cast(BinaryIO, _Bounded(cast(io.BufferedIOBase, file)))
     elif packing == "zstd":
         import pyarrow as pa  # takes longer to import than most files to read
 

@@ -12,14 +12,17 @@ import os
 import shlex
 import stat
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from . import read
+from .dialogue import is_messages
 from .lines import BadJsonError, as_utf8, conversion, json_of, lines_of, wide_encoding
 from .packed_file import ERRORS as PACKED_ERRORS
 from .packed_file import MAX_BYTES, opened, packing_of
@@ -83,9 +86,6 @@ class JsonLines:
     is_spooled: bool = False
     """We wrote it: a text in place of a row is why that row cannot be read."""
     _file: BinaryIO | None = None
-    _window: bytes = b""
-    """What was read last: rows mostly follow each other."""
-    _start: int = 0
 
     def scan(self) -> Iterator[FoundRow]:
         with self.path.open("rb") as file:
@@ -96,19 +96,15 @@ class JsonLines:
                 yield row
 
     def row(self, offset: int, size: int) -> Any:
-        begin = offset - self._start
-        if begin < 0 or begin + size > len(self._window):
-            if self._file is None:
-                self._file = self.path.open("rb", buffering=0)
-            self._file.seek(offset)
-            self._window, self._start, begin = self._file.read(max(size, _WINDOW)), offset, 0
-        return json_of(self._window[begin : begin + size])[0]
+        if self._file is None:  # rows mostly follow each other
+            self._file = self.path.open("rb", buffering=_WINDOW)
+        self._file.seek(offset)
+        return json_of(self._file.read(size))[0]
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
-        self._window = b""
 
 
 def row_of_line(offset: int, size: int, data: bytes | None, *, is_last: bool) -> FoundRow:
@@ -135,7 +131,7 @@ class JsonDocument:
             if self.path.stat().st_size > MAX_DOCUMENT_BYTES:
                 raise SourceError("a JSON document of more than 32 MB; JSON lines have no limit")
             value, self._is_clean = json_of(self.path.read_bytes())
-            if isinstance(value, list) and value and _has_role(value[0]):
+            if is_messages(value[:1] if isinstance(value, list) else None):
                 value = {"messages": value, **_beside_messages(self.path)}
             self._rows = value if isinstance(value, list) else [value]
         return self._rows
@@ -152,10 +148,6 @@ class JsonDocument:
 
     def close(self) -> None:
         self._rows = None
-
-
-def _has_role(value: Any) -> bool:
-    return isinstance(value, Mapping) and isinstance(value.get("role"), str)
 
 
 def _beside_messages(path: Path) -> dict[str, Any]:
@@ -186,32 +178,26 @@ class ParquetRows:
             import pyarrow.parquet as pq
 
             self._file = pq.ParquetFile(self.path)
-            self._starts = [0]
-            for number in range(self._file.num_row_groups):
-                rows = self._file.metadata.row_group(number).num_rows
-                self._starts.append(self._starts[-1] + rows)
+            metadata = self._file.metadata
+            sizes = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
+            self._starts = [0, *accumulate(sizes)]
         return self._file
 
     def scan(self) -> Iterator[FoundRow]:
         import pyarrow as pa
 
-        number = 0
         batches = self._open().iter_batches(batch_size=256)
-        while True:
-            try:
-                values = next(batches).to_pylist()
-            except StopIteration:
-                return
-            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-                raise SourceError(f"the Parquet file is damaged: {error}") from None
-            for value in values:
+        try:
+            values = chain.from_iterable(batch.to_pylist() for batch in batches)
+            for number, value in enumerate(values):
                 data = json.dumps(value, default=str, sort_keys=True).encode(errors="replace")
                 yield FoundRow(number, 0, value, data=data)
-                number += 1
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise SourceError(f"the Parquet file is damaged: {error}") from None
 
     def row(self, offset: int, size: int) -> Any:
         file = self._open()
-        group = next(g for g in range(file.num_row_groups) if offset < self._starts[g + 1])
+        group = bisect_right(self._starts, offset) - 1
         if group != self._group:
             self._rows = file.read_row_group(group).to_pylist()
             self._group = group

@@ -170,7 +170,7 @@ def format_of(row: Row, likely: Format | None = None) -> Format | None:
     """The format of a row, by its keys, or by what a user says of them."""
     if "reply" in (row.get(MAPPED) or {}):
         return PAIRS if PAIRS.matches(row) else None
-    if likely is not None and likely.is_of(row):
+    if likely is not None and (likely.goes_on or likely.matches)(row):
         return likely
     return next((form for form in FORMATS if form.matches(row)), None)
 
@@ -194,13 +194,7 @@ class Look:
 
 
 def look(file: Path, spool: Path, roles: Roles = NO_ROLES, run: str | None = None) -> Look:
-    """Look at the first rows of a file.
-
-    Args:
-        spool: A folder for unpacked copies.
-        roles: What a user says of the keys of rows.
-        run: As of `source_of`.
-    """
+    """Look at the first rows of a file; arguments as of `survey`."""
     keys: tuple[str, ...] = ()
     problem = ""
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,31 +16,27 @@ from functools import partial
 import pyarrow as pa
 
 from ..query.rows import (
-    ack_row,
-    alarm_row,
-    checkpoint_row,
-    command_row,
+    EVENT_TABLE,
+    EventRecord,
     diagnostics_table,
+    event_row,
     images_of,
     images_table,
     plain,
-    settings_row,
     tokens_table,
     trajectories_table,
     turns_table,
 )
 from ..records import (
     Alarm,
-    CheckpointRecord,
     Command,
     CommandAck,
     DiagnosticRecord,
-    SettingsRecord,
     StepMetrics,
     Trajectory,
     TrajectoryOutcome,
 )
-from ..schema import DATA_TABLES
+from ..schema import DATA_TABLES, TABLES
 from ..steer.commands import MailFolder
 from .durable import new_id, sync_folder
 from .events import metric_values, step_row
@@ -73,14 +69,21 @@ class Committer:
     """Writes one run, synchronously. When a method returns, its record is fsynced."""
 
     def __init__(
-        self, layout: Layout, journal: Journal, state: RunState, *, rotate_every: int
+        self,
+        layout: Layout,
+        journal: Journal,
+        state: RunState,
+        *,
+        rotate_every: int,
+        known_commands: Iterable[str] = (),
     ) -> None:
+        """`known_commands`: ids of those whose body the journal already holds."""
         self._layout = layout
         self._journal = journal
         self.state = state
         self._rotate_every = rotate_every
         self._steps_in_piece = 0
-        self._known_commands: set[str] = set()
+        self._known_commands = set(known_commands)
         self._replaced: list[tuple[float, str]] = []
         self._sequence = itertools.count()
         self._known_images: set[str] = set()
@@ -92,10 +95,6 @@ class Committer:
         self._pool = ThreadPoolExecutor(
             max_workers=len(DATA_TABLES), thread_name_prefix="echoscope-segments"
         )
-
-    def know_commands(self, command_ids: Iterable[str]) -> None:
-        """Commands whose body the journal already holds."""
-        self._known_commands.update(command_ids)
 
     def commit_micro(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Make finished trajectories of an unfinished step visible."""
@@ -126,7 +125,7 @@ class Committer:
                 "metrics": [
                     {"phase": m.phase, "values": plain(metric_values(m))} for m in content.metrics
                 ],
-                **_told(alarms=[plain(alarm_row(alarm)) for alarm in content.alarms]),
+                **self._event_rows(content.alarms),
             }
         )
         self._know_images(content.trajectories)
@@ -138,32 +137,32 @@ class Committer:
             return True
         return False
 
-    def commit_events(
-        self,
-        *,
-        alarms: Sequence[Alarm] = (),
-        acks: Sequence[CommandAck] = (),
-        commands: Sequence[Command] = (),
-        checkpoint: CheckpointRecord | None = None,
-        settings: SettingsRecord | None = None,
-    ) -> None:
-        """Acknowledge events between two steps."""
-        bodies = [c for c in commands if c.command_id not in self._known_commands]
-        self._known_commands.update(c.command_id for c in bodies)
-        bodies += self._bodies(acks)
-        wall_time = time.time()
-        fields = _told(
-            alarms=[plain(alarm_row(alarm)) for alarm in alarms],
-            command_events=[self._numbered(ack_row(ack, wall_time)) for ack in acks],
-            commands=[plain(command_row(command)) for command in bodies],
-            checkpoints=[self._numbered(checkpoint_row(checkpoint))] if checkpoint else [],
-            settings=[self._numbered(settings_row(settings))] if settings else [],
-        )
-        self._append({"kind": "event", "step": self.state.last_step, **fields})
+    def commit_events(self, events: Iterable[EventRecord]) -> None:
+        """Acknowledge events between two steps; commands that the journal has are left out."""
+        acks: list[CommandAck] = []
+        others: list[EventRecord] = []
+        for event in events:
+            if isinstance(event, CommandAck):
+                acks.append(event)
+            elif not isinstance(event, Command):
+                others.append(event)
+            elif event.command_id not in self._known_commands:
+                self._known_commands.add(event.command_id)
+                others.append(event)
+        rows = self._event_rows([*acks, *others, *self._bodies(acks)])
+        self._append({"kind": "event", "step": self.state.last_step, **rows})
 
-    def _numbered(self, row: dict[str, object]) -> object:
-        """A row of a table whose order counts within an attempt."""
-        return plain(row | {"sequence": next(self._sequence)})
+    def _event_rows(self, events: Iterable[EventRecord]) -> dict[str, list[object]]:
+        """The rows of events by table; those of some tables are numbered within the attempt."""
+        wall_time = time.time()
+        rows: dict[str, list[object]] = {table: [] for table in EVENT_TABLE.values()}
+        for event in events:
+            table = EVENT_TABLE[type(event)]
+            row = event_row(event, wall_time=wall_time)
+            if "sequence" in TABLES[table].column_names:
+                row["sequence"] = next(self._sequence)
+            rows[table].append(plain(row))
+        return {table: of_table for table, of_table in rows.items() if of_table}
 
     def rewind(self, from_step: int, *, pid: int, host: str) -> None:
         """Begin the next attempt after step `from_step`; later steps are hidden from now on."""
@@ -204,15 +203,14 @@ class Committer:
             if key not in self._known_images
         }
         outcomes = {outcome.trajectory_id: outcome for outcome in content.outcomes}
-        build: dict[str, Callable[[], pa.Table]] = {
-            "tokens": lambda: tokens_table(run_id, attempt, content.trajectories, outcomes),
-            "turns": lambda: turns_table(run_id, attempt, content.trajectories),
-            "trajectories": lambda: trajectories_table(
-                run_id, attempt, content.trajectories, outcomes
-            ),
-            "diagnostics": lambda: diagnostics_table(run_id, attempt, content.diagnostics),
-            "images": lambda: images_table(run_id, attempt, content.step, images),
-        }
+
+        def tables() -> Iterator[tuple[str, pa.Table]]:
+            trajectories = content.trajectories
+            yield "tokens", tokens_table(run_id, attempt, trajectories, outcomes)
+            yield "turns", turns_table(run_id, attempt, trajectories)
+            yield "trajectories", trajectories_table(run_id, attempt, trajectories, outcomes)
+            yield "diagnostics", diagnostics_table(run_id, attempt, content.diagnostics)
+            yield "images", images_table(run_id, attempt, content.step, images)
 
         def write(table: str, rows: pa.Table) -> FileEntry:
             relative = f"seg/{table}/{content.step:08d}-{identity}.parquet"
@@ -220,11 +218,7 @@ class Committer:
             sync_folder(self._layout.root / "seg" / table)
             return entry
 
-        waiting = []
-        for table in DATA_TABLES:
-            rows = build[table]()
-            if rows.num_rows:
-                waiting.append(self._started(partial(write, table, rows)))
+        waiting = [self._started(partial(write, *table)) for table in tables() if table[1].num_rows]
         files = tuple(result() for result in waiting)
         return FileGroup(
             id=identity,
@@ -266,11 +260,6 @@ class Committer:
         return bodies
 
 
-def _told(**rows: list[object]) -> dict[str, list[object]]:
-    """The event tables that have rows."""
-    return {table: of_table for table, of_table in rows.items() if of_table}
-
-
 def load_committer(layout: Layout, *, rotate_every: int) -> tuple[Committer, set[str]]:
     """Go on with an existing run. The caller holds the writer lock.
 
@@ -293,8 +282,8 @@ def load_committer(layout: Layout, *, rotate_every: int) -> tuple[Committer, set
             number += 1
         chain.seq = max(chain.seq or 0, index.num_acknowledged)
         journal = Journal.create(layout, state.header(time.time()), number, chain)
-    committer = Committer(layout, journal, state, rotate_every=rotate_every)
-    committer.know_commands(row["command_id"] for row in index.event_rows("commands"))
+    known = {row["command_id"] for row in index.event_rows("commands")}
+    committer = Committer(layout, journal, state, rotate_every=rotate_every, known_commands=known)
     _remove_orphans(index)
     return committer, {row["command_id"] for row in index.event_rows("command_events")}
 

@@ -57,9 +57,9 @@ def step_row(
             values |= metric_values(entry)
             row["policy_version"], row["wall_time"] = entry.policy_version, entry.wall_time
     if not train:  # an imported or watched step whose trainer wrote its metrics alone
-        for column, keys in COUNTED_METRICS.items():
-            told = (values[key] for key in keys if not math.isnan(values.get(key, math.nan)))
-            row[column] = next(told, None)
+        for column, key in COUNTED_METRICS.items():
+            value = values.get(key, math.nan)
+            row[column] = None if math.isnan(value) else value
     return row | {column: values.get(key) for column, key in STEP_METRICS.items()}
 
 

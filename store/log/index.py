@@ -262,6 +262,13 @@ class RunIndex:
             ]
         return visible
 
+    def whole_rows(self, file: VisibleFile, columns: Sequence[str]) -> pa.Table:
+        """Columns of a file; none of a damaged one: the page of the run says which is damaged."""
+        try:
+            return file.rows(self.layout.root, columns)
+        except (OSError, pa.ArrowException):
+            return arrow_schema(file.entry.table).empty_table().select(columns)
+
     @property
     def groups(self) -> tuple[FileGroup, ...]:
         """All files that count, of hidden steps as well: of packs, and of segments."""

@@ -12,6 +12,7 @@ before it decided (`State`, below). `journal.tail` says how many records were ac
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zlib
@@ -56,11 +57,8 @@ class RunState:
         Raises:
             StoreError: the record contradicts the schema.
         """
-        handler = _HANDLERS.get(record["kind"])
-        if handler is None:
-            return
         try:
-            handler(self, record)
+            self._apply(record)
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(
                 f"journal of {self.run_id}: a {record['kind']!r} record is not what this version "
@@ -86,46 +84,34 @@ class RunState:
         limits = [step for began, step in self.rewinds if began > attempt]
         return min(limits) if limits else None
 
-    def _journal(self, record: Mapping[str, Any]) -> None:
-        check_version(record["schema"], f"journal of {self.run_id}")
-        self.description = record["description"]
-        self.attempt = int(record["attempt"])
-        self.rewinds = [(int(attempt), int(step)) for attempt, step in record["rewinds"]]
-        self.last_step = int(record["last_step"])
-        self.status, self.ended_at = record["status"], record["ended_at"]
-        segments = [FileGroup.from_json(value) for value in record["unfinished"]]
-        self.unfinished = {segment.id: segment for segment in segments}
-
-    def _micro(self, record: Mapping[str, Any]) -> None:
-        segment = FileGroup.from_json(record["segment"])
-        self.unfinished[segment.id] = segment
-
-    def _step(self, record: Mapping[str, Any]) -> None:
-        for replaced in record["replaces"]:
-            self.unfinished.pop(replaced, None)
-        if record["segment"] is not None:
-            self.committed.append(FileGroup.from_json(record["segment"]))
-        self.last_step = int(record["step"])
-
-    def _rewind(self, record: Mapping[str, Any]) -> None:
-        self.attempt = int(record["attempt"])
-        self.last_step = int(record["from_step"])
-        self.rewinds.append((self.attempt, self.last_step))
-        self.unfinished.clear()
-        self.status = self.ended_at = None
-
-    def _close(self, record: Mapping[str, Any]) -> None:
-        self.status, self.ended_at = str(record["status"]), float(record["wall_time"])
-
-
-_HANDLERS = {
-    "journal": RunState._journal,
-    "micro": RunState._micro,
-    "step": RunState._step,
-    "rewind": RunState._rewind,
-    "close": RunState._close,
-}
-"""By the kind of record. Other records hold events alone."""
+    def _apply(self, record: Mapping[str, Any]) -> None:
+        match record["kind"]:  # other records hold events alone
+            case "journal":
+                check_version(record["schema"], f"journal of {self.run_id}")
+                self.description = record["description"]
+                self.attempt = int(record["attempt"])
+                self.rewinds = [(int(attempt), int(step)) for attempt, step in record["rewinds"]]
+                self.last_step = int(record["last_step"])
+                self.status, self.ended_at = record["status"], record["ended_at"]
+                segments = [FileGroup.from_json(value) for value in record["unfinished"]]
+                self.unfinished = {segment.id: segment for segment in segments}
+            case "micro":
+                segment = FileGroup.from_json(record["segment"])
+                self.unfinished[segment.id] = segment
+            case "step":
+                for replaced in record["replaces"]:
+                    self.unfinished.pop(replaced, None)
+                if record["segment"] is not None:
+                    self.committed.append(FileGroup.from_json(record["segment"]))
+                self.last_step = int(record["step"])
+            case "rewind":
+                self.attempt = int(record["attempt"])
+                self.last_step = int(record["from_step"])
+                self.rewinds.append((self.attempt, self.last_step))
+                self.unfinished.clear()
+                self.status = self.ended_at = None
+            case "close":
+                self.status, self.ended_at = str(record["status"]), float(record["wall_time"])
 
 
 _PREFIX = '{"crc": "'
@@ -185,18 +171,18 @@ def parse_chunk(data: bytes, offset: int = 0) -> Chunk:
     records: list[Record] = []
     damaged: list[int] = []
     crcs: list[str] = []
-    start, good_end = 0, offset
-    while (stop := data.find(b"\n", start)) >= 0:
-        line = data[start : stop + 1]
-        record = decode_line(line)
-        if record is None:
-            damaged.append(offset + start)
+    end = good_end = offset
+    for line in io.BytesIO(data):
+        if not line.endswith(b"\n"):
+            break
+        start, end = end, end + len(line)
+        if (record := decode_line(line)) is None:
+            damaged.append(start)
         else:
             records.append(record)
             crcs.append(_crc_of(line))
-            good_end = offset + stop + 1
-        start = stop + 1
-    return Chunk(records, crcs, damaged, offset + start, good_end)
+            good_end = end
+    return Chunk(records, crcs, damaged, end, good_end)
 
 
 @dataclass(slots=True)

@@ -35,67 +35,45 @@ def is_data_path(relative: str) -> bool:
     return _DATA_PATH.fullmatch(relative) is not None
 
 
+class _Inside:
+    """A path in the folder of a run, as an attribute of its layout."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, layout: Layout, _: type[Layout]) -> Path:
+        return layout.root / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The paths of one run."""
 
     root: Path
 
-    @property
-    def run_json(self) -> Path:
-        return self.root / "run.json"
-
-    @property
-    def journal(self) -> Path:
-        """The piece of the journal that is being written."""
-        return self.root / "journal.ndjson"
-
-    @property
-    def tail(self) -> Path:
-        """Up to where the live piece of the journal was acknowledged."""
-        return self.root / "journal.tail"
-
-    @property
-    def pieces(self) -> Path:
-        """Folder of the pieces that are complete and wait to be packed."""
-        return self.root / "journal"
+    run_json = _Inside("run.json")
+    journal = _Inside("journal.ndjson")
+    """The piece of the journal that is being written."""
+    tail = _Inside("journal.tail")
+    """Up to where the live piece of the journal was acknowledged."""
+    pieces = _Inside("journal")
+    """Folder of the pieces that are complete and wait to be packed."""
+    packs = _Inside("pack")
+    """Folder of the packs: each replaces the piece of its number."""
+    commands = _Inside("commands")
+    checkpoints = _Inside("checkpoints")
+    annotations = _Inside("annotations.ndjson")
+    """What people note about the run; the trainer never reads it."""
+    episode_notes = _Inside("episode_notes.ndjson")
+    """What people note about its episodes; the trainer never reads it."""
+    writer_lock = _Inside("writer.lock")
+    pack_lock = _Inside("pack.lock")
 
     def piece(self, number: int) -> Path:
         return self.pieces / f"{number:06d}.ndjson"
 
-    @property
-    def packs(self) -> Path:
-        """Folder of the packs: each replaces the piece of its number."""
-        return self.root / "pack"
-
     def pack(self, number: int) -> Path:
         return self.packs / f"{number:06d}"
-
-    @property
-    def commands(self) -> Path:
-        return self.root / "commands"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def annotations(self) -> Path:
-        """What people note about the run; the trainer never reads it."""
-        return self.root / "annotations.ndjson"
-
-    @property
-    def episode_notes(self) -> Path:
-        """What people note about its episodes; the trainer never reads it."""
-        return self.root / "episode_notes.ndjson"
-
-    @property
-    def writer_lock(self) -> Path:
-        return self.root / "writer.lock"
-
-    @property
-    def pack_lock(self) -> Path:
-        return self.root / "pack.lock"
 
     @property
     def is_copy(self) -> bool:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,35 +76,25 @@ def write_segment_file(root: Path, relative: str, table: str, rows: pa.Table) ->
     )
 
 
-class _HashingFile:
-    """A file to write to that hashes what passes."""
+class _HashingFile(io.FileIO):
+    """A new file that hashes what is written to it, and is on the disk once it is closed."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        super().__init__(path, "x", opener=partial(os.open, mode=0o644))
         self.digest = hashlib.sha256()
-        self.size = 0
-        self.closed = False
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
-        write_all(self._descriptor, view)
+        write_all(self.fileno(), view)
         self.digest.update(view)
-        self.size += view.nbytes
         return view.nbytes
-
-    def tell(self) -> int:
-        return self.size
-
-    def flush(self) -> None:
-        """Nothing is buffered here."""
 
     def close(self) -> None:
         if not self.closed:
-            self.closed = True
             try:
-                os.fsync(self._descriptor)
+                os.fsync(self.fileno())
             finally:
-                os.close(self._descriptor)
+                super().close()
 
 
 def write_pack_file(
@@ -132,9 +124,8 @@ def write_pack_file(
     digest = sink.digest.hexdigest()
     if sha256_of(path) != digest:
         raise OSError(errno.EIO, "the disk gives back other bytes than were written")
-    return FileEntry(
-        table=table, path=relative, num_rows=num_rows, num_bytes=sink.size, sha256=digest
-    )
+    size = path.stat().st_size
+    return FileEntry(table=table, path=relative, num_rows=num_rows, num_bytes=size, sha256=digest)
 
 
 class FileChecks:

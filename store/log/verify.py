@@ -13,15 +13,15 @@ from .layout import FileEntry, FileGroup
 from .parquet import damage_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class VerifyReport:
     """The outcome of `verify`. Hidden steps of earlier attempts are checked, too."""
 
-    num_files: int
-    num_bytes: int
-    num_trajectories: int
     problems: tuple[Problem, ...]
-    whole_steps: str
+    num_files: int = 0
+    num_bytes: int = 0
+    num_trajectories: int = 0
+    whole_steps: str = ""
     """The visible steps of which nothing is lost, such as `0 to 7, 9`; empty for none."""
 
 
@@ -34,36 +34,32 @@ def verify(path: str | Path) -> VerifyReport:
     """
     index = RunIndex(Path(path), all_attempts=True)
     root = index.layout.root
-    problems = list(index.problems)
-    num_files = num_bytes = num_trajectories = 0
+    report = VerifyReport(problems=tuple(index.problems))
     bad: set[str] = set()
     index.fetch(entry for group in index.groups for entry in group.files)
     for group in index.groups:
         for entry in group.files:
-            num_files, num_bytes = num_files + 1, num_bytes + entry.num_bytes
+            report.num_files += 1
+            report.num_bytes += entry.num_bytes
             if why := damage_of(root, entry):
-                problems.append(Problem(root / entry.path, why, _lost_rows(group, entry)))
+                report.problems += (Problem(root / entry.path, why, _lost_rows(group, entry)),)
                 bad.add(entry.path)
             elif entry.table == "trajectories":
-                num_trajectories += entry.num_rows
+                report.num_trajectories += entry.num_rows
     for folder in checkpoint_folders(index.layout.checkpoints):
         sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
-        num_files, num_bytes = num_files + len(sizes), num_bytes + sum(sizes)
+        report.num_files += len(sizes)
+        report.num_bytes += sum(sizes)
         if why := checkpoint_damage(folder, run_id=index.run_id):
             lost = f"the checkpoint of step {checkpoint_step(folder)}"
-            problems.append(Problem(folder, why, lost))
+            report.problems += (Problem(folder, why, lost),)
     visible = RunIndex(root)
     steps = {row["step"] for row in visible.event_rows("steps")}
     for file in (file for table in TABLES for file in visible.visible_files(table)):
         if file.entry.path in bad:
             steps -= set(range(file.first_step, file.last_step + 1))
-    return VerifyReport(
-        num_files=num_files,
-        num_bytes=num_bytes,
-        num_trajectories=num_trajectories,
-        problems=tuple(problems),
-        whole_steps=_in_words(steps),
-    )
+    report.whole_steps = _in_words(steps)
+    return report
 
 
 def _lost_rows(group: FileGroup, entry: FileEntry) -> str:

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import duckdb
 
 from ..errors import StoreError
 from ..log.index import RunIndex
 from ..log.packs import Pack
+from ..log.remote.bucket import s3_place
 from ..log.remote.pulling import RemoteRoot, RemoteRun
 from ..reader import RunsReader
 from ..schema import SCHEMA_VERSION, TABLES, create_table_sql
@@ -28,6 +28,13 @@ from .database import quote
 _ADOPTED = [name for name in TABLES if name != "runs"]
 _OWN_FILES = ".catalog"
 """Folder of the root for the catalog's own rows: no run has such a name."""
+_OWN_TABLES = """
+BEGIN;
+CREATE SCHEMA lake.stored;
+CREATE TABLE lake.stored.about (root VARCHAR, schema_version VARCHAR, round BIGINT);
+CREATE TABLE lake.stored.packs (run_id VARCHAR, number BIGINT);
+CREATE TABLE lake.stored.limits (run_id VARCHAR, attempt INTEGER, last_step INTEGER);
+"""
 
 
 class CatalogError(StoreError):
@@ -102,16 +109,8 @@ class Catalog:
                     f"{self._root}, version {SCHEMA_VERSION}; name another catalog"
                 )
             return
-        self._run("BEGIN")
-        self._run("CREATE SCHEMA lake.stored")
-        self._run(
-            "CREATE TABLE lake.stored.about (root VARCHAR, schema_version VARCHAR, round BIGINT)"
-        )
+        self._run(_OWN_TABLES)
         self._run("INSERT INTO lake.stored.about VALUES (?, ?, 0)", self._root, SCHEMA_VERSION)
-        self._run("CREATE TABLE lake.stored.packs (run_id VARCHAR, number BIGINT)")
-        self._run(
-            "CREATE TABLE lake.stored.limits (run_id VARCHAR, attempt INTEGER, last_step INTEGER)"
-        )
         self._run(create_table_sql("runs", "lake.runs"))
         for name in _ADOPTED:
             self._run(create_table_sql(name, f"lake.stored.{name}"))
@@ -216,21 +215,18 @@ def _plain(url: str) -> str:
 
 def _s3_secret(url: str) -> str:
     """What lets DuckDB read the bucket, from where `Bucket` takes it."""
-    query = dict(parse_qsl(urlsplit(url).query))
+    place = s3_place(url)
     values = {
         "KEY_ID": os.environ.get("AWS_ACCESS_KEY_ID"),
         "SECRET": os.environ.get("AWS_SECRET_ACCESS_KEY"),
         "SESSION_TOKEN": os.environ.get("AWS_SESSION_TOKEN"),
-        "REGION": query.get("region")
-        or os.environ.get("AWS_REGION")
-        or os.environ.get("AWS_DEFAULT_REGION"),
+        "REGION": place["region"],
     }
-    endpoint = query.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL")
     options = [f"{name} {quote(value)}" for name, value in values.items() if value]
     if not values["KEY_ID"]:
         options.append("PROVIDER credential_chain")
-    if endpoint:
+    if endpoint := place["endpoint_override"]:
         scheme, _, host = endpoint.rpartition("://")
-        is_secure = (query.get("scheme") or scheme or "https") == "https"
+        is_secure = (place["scheme"] or scheme or "https") == "https"
         options += [f"ENDPOINT {quote(host)}", "URL_STYLE 'path'", f"USE_SSL {is_secure}"]
     return f"CREATE SECRET (TYPE s3, {', '.join(options)})"

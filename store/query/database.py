@@ -23,7 +23,8 @@ from ..errors import QueryError, StoreError
 from ..log.index import RunIndex, VisibleFile
 from ..log.remote.pulling import is_held
 from ..schema import EVENT_TABLES, TABLES, arrow_schema, create_table_sql
-from ..steer.commands import PendingCommands, folder_mark
+from ..status import RUNNING
+from ..steer.commands import MailFolder, folder_mark
 from .check import CheckedQuery, one_line
 from .run_files import SCHEME, RunFiles
 from .sql_process import RunningQuery
@@ -108,7 +109,7 @@ class RunDatabase:
         self._runs: list[dict[str, Any]] = []
         self._pending: list[dict[str, Any]] = []
         self._mailboxes: list[int | None] = []
-        self._mail: dict[str, PendingCommands] = {}
+        self._mail: dict[str, MailFolder] = {}
         for index in indexes:
             self.add(index)
 
@@ -205,11 +206,7 @@ class RunDatabase:
         raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
 
     def step_rows(self, index: RunIndex, name: str, step: int) -> pa.Table:
-        """The visible rows of one step of a data table, after catching up.
-
-        Raises:
-            StoreError: the files keep changing.
-        """
+        """The visible rows of one step of a data table, after catching up; raises as `_again`."""
         self.refresh()
         schema = arrow_schema(name)
         is_of_step = pc.field("step") == step
@@ -231,11 +228,10 @@ class RunDatabase:
         None where DuckDB is open or the files are many: then DuckDB is faster. To open one takes
         longer than to read the few files of a usual run, and a page may ask of a hundred runs.
 
+        Raises as `_again`.
+
         Args:
             keys: Of the table `metrics`: only these.
-
-        Raises:
-            StoreError: the files keep changing.
         """
         self.refresh()
         of_keys = None if keys is None else pc.field("key").isin(list(keys))
@@ -256,7 +252,7 @@ class RunDatabase:
         """Commands of the journal, then those that still wait in the mailbox."""
         with self._lock:
             run_id = index.run_id
-            mail = self._mail.setdefault(run_id, PendingCommands(index.layout.root, run_id))
+            mail = self._mail.setdefault(run_id, MailFolder(index.layout.root, run_id))
             pending = mail.rows()
         answered = set(commands.column("command_id").to_pylist())
         waiting = [row for row in pending if row["command_id"] not in answered]
@@ -402,7 +398,7 @@ class RunDatabase:
             return
         self._mailboxes = marks
         self._mail = {
-            run_id: self._mail.get(run_id) or PendingCommands(index.layout.root, run_id)
+            run_id: self._mail.get(run_id) or MailFolder(index.layout.root, run_id)
             for run_id, index in self.indexes.items()
         }
         pending = [row for mail in self._mail.values() for row in mail.rows()]
@@ -419,19 +415,13 @@ class RunDatabase:
         self.connection.unregister("new_rows")
 
 
-def run_status(index: RunIndex) -> str:
-    """`"running"` while a process holds the run; else how it ended, or `"crashed"`."""
-    if is_held(index.layout):
-        return "running"
-    return index.state.status or "crashed"
-
-
 def run_row(index: RunIndex) -> dict[str, Any]:
     """The row of `runs`."""
     run, state = index.run, index.state
     row = {name: run.get(name) for name in TABLES["runs"].column_names}
     return row | {
-        "status": run_status(index),
+        # Nobody holds it and nobody closed it: it crashed.
+        "status": RUNNING if is_held(index.layout) else state.status or "crashed",
         "ended_at": state.ended_at,
         "attempt": state.attempt,
         "last_step": state.last_step,

@@ -16,10 +16,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
-
-import pyarrow as pa
 
 from ..errors import NotARunError, StoreError
 from ..log.durable import open_regular
@@ -31,7 +30,7 @@ from ..reader import CommandState, command_states, is_starting
 from ..records import SEVERITY_RANK, AlarmState
 from ..status import RUNNING, Origin, RunStatus, origin_of, pace_of, status_of, trainer_name
 from ..steer.annotations import read_annotations
-from ..steer.commands import PendingCommands
+from ..steer.commands import MailFolder
 
 _TAIL_BYTES = 65_536
 _MAX_TAIL_BYTES = 16_777_216
@@ -130,8 +129,8 @@ class RunList:
     others: list[str] = field(default_factory=list)
     """Folders that are no runs, and files, as of the last `rows`."""
     _entries: dict[str, _Entry] = field(default_factory=dict)
-    _due: dict[str, tuple[Mark, bool]] = field(default_factory=dict)
-    """Runs to be read, the newest last: what they changed to, and whether each is a link."""
+    _due: dict[str, Mark] = field(default_factory=dict)
+    """Runs to be read, the newest last, and what they changed to."""
     _num_being_read: int = 0
     _rows: tuple[RunRow, ...] | None = None
     _kept_until: float = 0.0
@@ -168,17 +167,17 @@ class RunList:
         """See which runs there are, and which of them have moved."""
         try:
             with os.scandir(self.root) as entries:
-                folders, files = {}, []
+                folders, files = [], []
                 for entry in entries:
                     if entry.is_dir():
-                        folders[entry.name] = entry.is_symlink()
+                        folders.append(entry.name)
                     elif not entry.name.startswith("."):
                         files.append(entry.name)
         except OSError as error:
             raise StoreError(f"{self.root}: {error.strerror or error}") from error
         before, self._entries, others = self._entries, {}, files
         due = []
-        for name, is_link in folders.items():
+        for name in folders:
             if name.startswith("."):
                 continue  # a run that is being started
             mark = _mark(f"{self.root}/{name}")
@@ -188,8 +187,8 @@ class RunList:
             run = before.get(name) or _unread(self.root / name, mark)
             self._entries[name] = run
             if run.mark != mark:
-                due.append((mark.created_ns, name, (mark, is_link)))
-        self._due = {name: of_run for _, name, of_run in sorted(due)}
+                due.append((mark.created_ns, name, mark))
+        self._due = {name: mark for _, name, mark in sorted(due)}
         self.others = sorted(others)
         self._rows = None
         is_large = len(self._entries) >= LARGE
@@ -200,11 +199,11 @@ class RunList:
         with self._lock:
             if not self._due:
                 return False
-            name, (mark, is_link) = self._due.popitem()
+            name, mark = self._due.popitem()
             self._num_being_read += 1
         entry = None
         try:
-            entry = _read(self.root, name, mark, is_link)
+            entry = _read(self.root, name, mark)
         finally:
             with self._lock:
                 self._num_being_read -= 1
@@ -278,21 +277,23 @@ def _stat(path: str) -> os.stat_result | None:
         return None
 
 
-def _read(root: Path, name: str, mark: Mark, is_link: bool) -> _Entry:
+def _read(root: Path, name: str, mark: Mark) -> _Entry:
     layout = Layout(root / name)
     row = RunRow(run_id=name, path=layout.root, created_at=mark.created_ns / 1e9)
     try:
-        if is_link or not name.isprintable():
+        if layout.root.is_symlink() or not name.isprintable():
             run_path(root, name)
         run = read_run_json(layout)
-        row = _with_notes(_of_run(row, run))
+        row = _of_run(row, run)
         state, success_rate = RunState(run["run_id"]), None
         for record in _ends(layout):
             state.apply(record)
             if record["kind"] == "step":
                 success_rate = record["steps"][0]["success_rate"]
     except StoreError as error:
-        return _Entry(mark, replace(row, problem=_relative(error, layout.root)), True)
+        # Without the folder that the row names anyway.
+        problem = str(error).replace(f"{row.path}/", "").replace(str(row.path), name)
+        return _Entry(mark, replace(row, problem=problem), True)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         problem = f"it is damaged ({' '.join(repr(error).split())[:200]})"
         return _Entry(mark, replace(row, problem=problem), True)
@@ -307,21 +308,8 @@ def _read(root: Path, name: str, mark: Mark, is_link: bool) -> _Entry:
     return _Entry(mark, row, state.status is not None)
 
 
-def _with_notes(row: RunRow) -> RunRow:
-    notes = read_annotations(row.path)
-    tags = tuple(dict.fromkeys((*row.tags, *notes.tags)))
-    return replace(
-        row, tags=tags, noted_tags=notes.tags, note=notes.note, is_pinned=notes.is_pinned
-    )
-
-
-def _relative(error: StoreError, root: Path) -> str:
-    """What an error says, without the folder that the row names anyway."""
-    return str(error).replace(f"{root}/", "").replace(str(root), root.name)
-
-
 def _of_run(row: RunRow, run: Mapping[str, Any]) -> RunRow:
-    config = dict(json.loads(run["config"]))
+    config, notes = dict(json.loads(run["config"])), read_annotations(row.path)
     parent = run["parent_run_id"]
     return replace(
         row,
@@ -330,7 +318,10 @@ def _of_run(row: RunRow, run: Mapping[str, Any]) -> RunRow:
         base_model=str(run["base_model"])[:MAX_NAME],
         parent_run_id=None if parent is None else str(parent),
         branched_at=_entry(config, int, "branched_from", "step"),
-        tags=tuple(map(str, run["tags"])),
+        tags=tuple(dict.fromkeys((*map(str, run["tags"]), *notes.tags))),
+        noted_tags=notes.tags,
+        note=notes.note,
+        is_pinned=notes.is_pinned,
         num_steps=_entry(config, int, "steps"),
         environments=_environments(config),
         algorithm=algorithm_of(config),
@@ -419,8 +410,6 @@ class RunDetails:
     """Success rate over the run, at most MAX_POINTS values; empty where it is not defined."""
     alarm_rule: str = ""
     """The worst alarm that is open; empty for none."""
-    alarm_severity: str = ""
-    alarm_step: int | None = None
     commands: tuple[CommandState, ...] = ()
     is_starting: bool = False
     """The current attempt has no step yet."""
@@ -444,14 +433,12 @@ def details_of(row: RunRow, index: RunIndex | None = None) -> RunDetails:
     success = _success_rates(index)
     alarms = index.event_rows("alarms")
     worst = _worst_open(alarms)
-    commands = index.event_rows("commands") + PendingCommands(row.path, index.run_id).rows()
-    answers = sorted(index.event_rows("command_events"), key=_in_journal)
+    commands = index.event_rows("commands") + MailFolder(row.path, index.run_id).rows()
+    answers = sorted(index.event_rows("command_events"), key=itemgetter("attempt", "sequence"))
     keys = {key for (key,) in index.events.columns("metrics", "key")}
     return RunDetails(
         success=_thinned(success),
         alarm_rule=str(worst["rule"]) if worst else "",
-        alarm_severity=str(worst["severity"]) if worst else "",
-        alarm_step=worst["step"] if worst else None,
         commands=tuple(command_states(commands, answers)),
         is_starting=is_starting(index),
         attempt=index.state.attempt,
@@ -465,26 +452,14 @@ def _success_rates(index: RunIndex) -> list[float]:
     columns = ["step", "attempt", "success_rate"]
     rows = [*index.events.columns("steps", *columns)]
     for file in _some(index.files("steps")):
-        table = _columns_of(index, file, columns)
-        if table is not None:
-            rows += zip(*(table.column(name).to_pylist() for name in columns), strict=True)
-    ordered = sorted(rows, key=_by_attempt)
+        table = index.whole_rows(file, columns)
+        rows += zip(*(table.column(name).to_pylist() for name in columns), strict=True)
+    ordered = sorted(rows, key=itemgetter(0, 1))
     return [*{step: rate for step, _, rate in ordered if rate is not None}.values()]
-
-
-def _by_attempt(row: tuple[Any, ...]) -> tuple[int, int]:
-    return row[0], row[1]
 
 
 def _some(files: Sequence[VisibleFile]) -> Sequence[VisibleFile]:
     return files[:: -(-len(files) // MAX_PACKS)] if len(files) > MAX_PACKS else files
-
-
-def _columns_of(index: RunIndex, file: VisibleFile, columns: list[str]) -> pa.Table | None:
-    try:
-        return file.rows(index.layout.root, columns)
-    except (OSError, pa.ArrowException):
-        return None  # the page of the run says which file is damaged
 
 
 def _thinned(values: Sequence[float]) -> tuple[float, ...]:
@@ -497,9 +472,7 @@ def _thinned(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def _worst_open(rows: Sequence[Row]) -> Row | None:
-    last: dict[str, Row] = {}
-    for row in sorted(rows, key=lambda r: r["step"]):
-        last[row["alarm_id"]] = row
+    last = {row["alarm_id"]: row for row in sorted(rows, key=itemgetter("step"))}
     raised = [row for row in last.values() if row["state"] == AlarmState.RAISED.value]
     rank = SEVERITY_RANK.get
     return max(raised, key=lambda row: (rank(row["severity"], -1), row["step"]), default=None)
@@ -517,11 +490,6 @@ def row_status(row: RunRow, details: RunDetails, now: float) -> RunStatus:
         now=now,
         origin=row.origin,
     )
-
-
-def _in_journal(row: Row) -> tuple[float, ...]:
-    """As the reader orders answers."""
-    return row["attempt"], row["sequence"]
 
 
 def _step_s(index: RunIndex) -> float:

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
@@ -33,7 +33,6 @@ from ..records import (
     CommandOutcome,
     DiagnosticRecord,
     FinishReason,
-    FloatArray,
     IntArray,
     SettingsRecord,
     Span,
@@ -120,7 +119,8 @@ def check_trajectory(trajectory: Trajectory, outcome: TrajectoryOutcome | None) 
             raise ValueError(f"{trajectory.id}: {name} is {seed}, but must fit a signed 64-bit int")
     if outcome is None:
         return
-    sizes = [_response_size(turn) for turn in trajectory.turns]
+    tokens = [turn.response_tokens for turn in trajectory.turns]
+    sizes = [0 if ids is None else len(ids) for ids in tokens]
     for name in OUTCOME_ARRAYS:
         arrays = getattr(outcome, name)
         if arrays is not None and [len(array) for array in arrays] != sizes:
@@ -130,32 +130,20 @@ def check_trajectory(trajectory: Trajectory, outcome: TrajectoryOutcome | None) 
             )
 
 
-def _response_size(turn: Turn) -> int:
-    return 0 if turn.response_tokens is None else len(turn.response_tokens)
-
-
 def _table(name: str, records: Sequence[Any], columns: Mapping[str, Any]) -> pa.Table:
     """One row per record: a column that is not given holds the field of its name."""
     schema = arrow_schema(name)
-    arrays = []
+    of_fields = {}
     for field in schema:
-        column = columns.get(field.name)
-        if column is None:
+        if field.name not in columns:
             values = map(attrgetter(field.name), records)
             is_number = pa.types.is_primitive(field.type)
-            column = [*values] if is_number else [*map(_stored, values)]
-        is_array = isinstance(column, pa.Array)
-        arrays.append(column if is_array else pa.array(column, type=field.type))
-    return pa.Table.from_arrays(arrays, schema=schema)
+            of_fields[field.name] = [*values] if is_number else [*map(_stored, values)]
+    return pa.Table.from_pydict({**columns, **of_fields}, schema=schema)
 
 
 def _step_columns(run_id: str, attempt: int, steps: Sequence[int]) -> dict[str, Any]:
-    size = len(steps)
-    return {
-        "run_id": pa.repeat(pa.scalar(run_id, type=pa.string()), size),
-        "step": steps,
-        "attempt": pa.repeat(pa.scalar(attempt, type=pa.int32()), size),
-    }
+    return {"run_id": [run_id] * len(steps), "step": steps, "attempt": [attempt] * len(steps)}
 
 
 def trajectories_table(
@@ -221,15 +209,11 @@ def turns_table(run_id: str, attempt: int, trajectories: Sequence[Trajectory]) -
     columns |= _span_columns("reasoning", [turn.reasoning_chars for turn in turns])
     columns |= _span_columns("answer", [turn.answer_chars for turn in turns])
     columns["reward"] = [_known(turn.reward) for turn in turns]
-    columns["calls"] = [_calls_text(turn.calls) for turn in turns]
+    columns["calls"] = [
+        json.dumps(plain([asdict(call) for call in turn.calls])) if turn.calls else None
+        for turn in turns
+    ]
     return _table("turns", turns, columns)
-
-
-def _calls_text(calls: Sequence[ToolCall]) -> str | None:
-    if not calls:
-        return None
-    rows = [{f.name: clean_text(getattr(call, f.name)) for f in fields(call)} for call in calls]
-    return json.dumps(rows)
 
 
 def _calls(text: str | None) -> tuple[ToolCall, ...]:
@@ -272,20 +256,14 @@ def tokens_table(
     columns |= _span_columns("reasoning", [turn.reasoning_span for turn in turns])
     columns |= {
         "prompt_prefix": prefixes,
-        "prompt_tokens": _list_array(prompts, np.int32),
-        "response_tokens": _list_array([turn.response_tokens for turn in turns], np.int32),
-        "logprobs": _list_array([turn.logprobs for turn in turns], np.float32),
-        "entropies": _list_array([turn.entropies for turn in turns], np.float32),
-        "support_sizes": _list_array([None if s is None else s.sizes for s in supports], np.int32),
-        "support_tokens": _list_array(
-            [None if s is None else s.tokens for s in supports], np.int32
-        ),
+        "prompt_tokens": prompts,
+        "support_sizes": [None if s is None else s.sizes for s in supports],
+        "support_tokens": [None if s is None else s.tokens for s in supports],
     }
     joined = [outcomes.get(identity) for identity in columns["trajectory_id"]]
     for name in OUTCOME_ARRAYS:
         pairs = zip(joined, turns, strict=True)
-        arrays = [_outcome_array(outcome, name, turn) for outcome, turn in pairs]
-        columns[name] = _list_array(arrays, np.float32)
+        columns[name] = [_outcome_array(outcome, name, turn) for outcome, turn in pairs]
     return _table("tokens", turns, columns)
 
 
@@ -293,20 +271,8 @@ def _outcome_array(
     outcome: TrajectoryOutcome | None, name: str, turn: Turn
 ) -> NDArray[np.float32] | None:
     arrays = None if outcome is None else getattr(outcome, name)
-    return None if arrays is None else arrays[turn.index]
-
-
-def _list_array(arrays: Sequence[NDArray[Any] | None], dtype: type[np.generic]) -> pa.Array:
-    """Arrow lists from arrays without a Python object per element; None becomes NULL."""
-    sizes = np.array([0 if array is None else len(array) for array in arrays], dtype=np.int64)
-    offsets = np.zeros(len(arrays) + 1, dtype=np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    present = [array for array in arrays if array is not None]
-    values = np.concatenate(present).astype(dtype, copy=False) if present else np.empty(0, dtype)
-    mask = np.array([array is None for array in arrays], dtype=np.bool_)
-    return pa.ListArray.from_arrays(
-        pa.array(offsets), pa.array(values), mask=pa.array(mask) if mask.any() else None
-    )
+    # Arrow takes the values of an array of its own type without a Python object for each.
+    return None if arrays is None else np.asarray(arrays[turn.index], dtype=np.float32)
 
 
 def diagnostics_table(run_id: str, attempt: int, records: Sequence[DiagnosticRecord]) -> pa.Table:
@@ -334,10 +300,6 @@ _TURN = _copied(Turn, "turns")
 def _span(row: Row, name: str) -> Span | None:
     start, end = row[f"{name}_start"], row[f"{name}_end"]
     return None if start is None else (start, end)
-
-
-def _floats(values: Sequence[float] | None) -> FloatArray | None:
-    return None if values is None else np.array(values, dtype=np.float32)
 
 
 def image_keys(rows: Iterable[Row]) -> set[str]:
@@ -410,24 +372,16 @@ def _token_fields(turn: Row, entry: Row, previous: IntArray | None) -> dict[str,
                 "so its prompt cannot be rebuilt"
             )
         prompt = np.concatenate([previous[: entry["prompt_prefix"]], prompt])
-    return {
+    sizes = entry["support_sizes"]
+    return {  # lists become arrays where the record is built
         "prompt_tokens": prompt,
         "response_tokens": np.array(entry["response_tokens"], dtype=np.int32),
-        "logprobs": _floats(entry["logprobs"]),
-        "entropies": _floats(entry["entropies"]),
+        "logprobs": entry["logprobs"],
+        "entropies": entry["entropies"],
         "temperature": entry["temperature"],
-        "support": _support(entry),
+        "support": None if sizes is None else Support(sizes=sizes, tokens=entry["support_tokens"]),
         "reasoning_span": _span(entry, "reasoning"),
     }
-
-
-def _support(entry: Row) -> Support | None:
-    if entry["support_sizes"] is None:
-        return None
-    return Support(
-        sizes=np.array(entry["support_sizes"], dtype=np.int32),
-        tokens=np.array(entry["support_tokens"], dtype=np.int32),
-    )
 
 
 def outcome_from_rows(row: Row, tokens: Sequence[Row]) -> TrajectoryOutcome | None:
@@ -470,14 +424,32 @@ _COUNTED_BY_THE_JOURNAL = ("run_id", "attempt", "sequence")
 """Columns of event tables that the journal adds to what a record says."""
 
 
-def _event_row(table: str, record: Any, **others: Any) -> dict[str, Any]:
+EventRecord = Alarm | CommandAck | Command | CheckpointRecord | SettingsRecord
+EVENT_TABLE: Mapping[type[EventRecord], str] = {
+    Alarm: "alarms",
+    CommandAck: "command_events",
+    Command: "commands",
+    CheckpointRecord: "checkpoints",
+    SettingsRecord: "settings",
+}
+"""The table of each kind of event, in the order of a journal record."""
+
+
+def event_row(record: EventRecord, **others: Any) -> dict[str, Any]:
     """A record as a row of its event table; `others` are columns without a field of their name."""
-    names = (n for n in TABLES[table].column_names if n not in _COUNTED_BY_THE_JOURNAL)
-    return {name: others[name] if name in others else getattr(record, name) for name in names}
+    if isinstance(record, SettingsRecord):
+        others["settings"] = record.values
+    columns = TABLES[EVENT_TABLE[type(record)]].column_names
+    names = (name for name in columns if name not in _COUNTED_BY_THE_JOURNAL)
+    values = {name: getattr(record, name, others.get(name)) for name in names}
+    return {name: _event_value(value) for name, value in values.items()}
 
 
-def command_row(command: Command) -> dict[str, Any]:
-    return _event_row("commands", command, settings=json.dumps(plain(command.settings)))
+def _event_value(value: Any) -> Any:
+    """Settings and a command that an alarm suggests are JSON text in their columns."""
+    if isinstance(value, Command):
+        return json.dumps(event_row(value) | {"run_id": value.run_id})
+    return json.dumps(plain(value)) if isinstance(value, Mapping) else value
 
 
 def command_from_row(row: Row, run_id: str) -> Command:
@@ -502,19 +474,9 @@ def _settings(row: Row) -> dict[str, Any]:
     return settings
 
 
-def ack_row(ack: CommandAck, wall_time: float) -> dict[str, Any]:
-    return _event_row("command_events", ack, wall_time=wall_time)
-
-
 def ack_from_row(row: Row) -> CommandAck:
     values = {f.name: row[f.name] for f in fields(CommandAck)}
     return CommandAck(**values | {"outcome": CommandOutcome(row["outcome"])})
-
-
-def alarm_row(alarm: Alarm) -> dict[str, Any]:
-    suggested = alarm.suggested
-    text = suggested and json.dumps(command_row(suggested) | {"run_id": suggested.run_id})
-    return _event_row("alarms", alarm, suggested=text)
 
 
 def alarm_from_row(row: Row) -> Alarm:
@@ -528,16 +490,8 @@ def alarm_from_row(row: Row) -> Alarm:
     return Alarm(**values)
 
 
-def checkpoint_row(checkpoint: CheckpointRecord) -> dict[str, Any]:
-    return _event_row("checkpoints", checkpoint)
-
-
 def checkpoint_from_row(row: Row) -> CheckpointRecord:
     return CheckpointRecord(**{f.name: row[f.name] for f in fields(CheckpointRecord)})
-
-
-def settings_row(record: SettingsRecord) -> dict[str, Any]:
-    return _event_row("settings", record, settings=json.dumps(plain(record.values)))
 
 
 def settings_from_row(row: Row) -> SettingsRecord:

@@ -7,6 +7,7 @@ setting `allowed_directories` would not do: what it allows to be read may be wri
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from ..log.layout import is_data_path
 SCHEME = "run"
 
 
-class _OpenFile:
+class _OpenFile(io.FileIO):
     """A file that several threads read at once, each from where it last sought to.
 
     DuckDB shares one file between its threads and seeks before it reads: a position that is common
@@ -28,11 +29,10 @@ class _OpenFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor: int | None = None
+        super().__init__(path)
         self._positions: dict[int, int] = {}
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         if whence == os.SEEK_CUR:
             offset += self.tell()
         elif whence == os.SEEK_END:
@@ -43,28 +43,16 @@ class _OpenFile:
     def tell(self) -> int:
         return self._positions.get(threading.get_ident(), 0)
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int | None = -1, /) -> bytes:
         position = self.tell()
-        num_bytes = max(0, self._size() - position) if size < 0 else size
-        data = os.pread(self._opened(), num_bytes, position)
+        if size is None or size < 0:
+            size = max(0, self._size() - position)
+        data = os.pread(self.fileno(), size, position)
         self._positions[threading.get_ident()] = position + len(data)
         return data
 
     def _size(self) -> int:
-        return os.fstat(self._opened()).st_size
-
-    def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
-
-    def __del__(self) -> None:
-        self.close()
-
-    def _opened(self) -> int:
-        if self._descriptor is None:
-            raise ValueError("the file is closed")
-        return self._descriptor
+        return os.fstat(self.fileno()).st_size
 
 
 class RunFiles(AbstractFileSystem):  # type: ignore[misc]
@@ -100,16 +88,6 @@ class RunFiles(AbstractFileSystem):  # type: ignore[misc]
     def glob(self, path: str, **_: Any) -> list[str]:
         """The name itself: names are asked for one by one, and listed for nobody."""
         return [path] if self._find(path) else []
-
-    def exists(self, path: str, **_: Any) -> bool:
-        file = self._find(path)
-        return file is not None and file.is_file()
-
-    def isfile(self, path: str) -> bool:
-        return self.exists(path)
-
-    def isdir(self, path: str) -> bool:
-        return False
 
     def _path(self, name: str) -> Path:
         file = self._find(name)

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,7 +199,7 @@ class _Worker:
         self.is_fit = False
         """It waits for a question: not while it answers one, nor after it failed to."""
         self._is_stopped = False
-        ours, theirs = socket.socketpair()
+        self._connection, theirs = Pipe()
         with theirs:
             code = f"from {__package__}.worker import work; work({theirs.fileno()})"
             self._process = subprocess.Popen(
@@ -211,7 +210,6 @@ class _Worker:
                 pass_fds=[theirs.fileno()],
                 env=environment(),
             )
-        self._connection = Connection(ours.detach())
 
     @property
     def is_alive(self) -> bool:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..log.index import RunIndex, VisibleFile
+from ..log.index import RunIndex
 
 RECENT = 10
 """Values of a metric whose mean is its recent value."""
@@ -32,8 +32,7 @@ _PART = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricSummary:
+class MetricSummary(NamedTuple):
     """Of one metric of one run; values that are not finite do not count."""
 
     last: float
@@ -59,8 +58,8 @@ class RunSummary:
             column = self.numbers[:, self.keys.index(key)]
         except ValueError:
             return None
-        last, last_step, recent, low, high = column.tolist()
-        return MetricSummary(last=last, last_step=int(last_step), recent=recent, low=low, high=high)
+        last, last_step, *others = column.tolist()
+        return MetricSummary(last, int(last_step), *others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,7 +88,7 @@ def summary_of(index: RunIndex, before: Packed = NOTHING_PACKED) -> RunSummary:
     parts = [before.part]
     for file in visible:
         if file.entry.path not in before.files:
-            parts.append(_part_of(_file_rows(index, file)))
+            parts.append(_part_of(index.whole_rows(file, _COLUMNS)))
     packed = before if len(parts) == 1 else Packed(files=files, part=_joined(parts))
     live = _part_of(index.events.table("metrics").select(_COLUMNS))
     part = _joined([packed.part, live]) if packed.part.num_rows else live
@@ -109,13 +108,6 @@ def summary_of(index: RunIndex, before: Packed = NOTHING_PACKED) -> RunSummary:
         ]
     )
     return RunSummary(keys=tuple(keys), numbers=numbers, packed=packed)
-
-
-def _file_rows(index: RunIndex, file: VisibleFile) -> pa.Table:
-    try:
-        return file.rows(index.layout.root, _COLUMNS)
-    except (OSError, pa.ArrowException):
-        return _PART.empty_table().select(_COLUMNS)  # the page of the run says what is damaged
 
 
 def _part_of(rows: pa.Table) -> pa.Table:

@@ -13,9 +13,9 @@ import resource
 import signal
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,6 @@ from .sql_process import GRACE_S, SHORTEN, Question, SqlLimits, table_bytes
 MAX_READERS = 2
 SLACK_BYTES = 512 << 20
 """For the answer as Arrow, and for what allocators leave unused."""
-
-_readers: OrderedDict[tuple[Any, ...], RunReader | RunsReader] = OrderedDict()
 
 
 def work(descriptor: int) -> None:
@@ -137,19 +135,23 @@ def _reader(question: Question) -> RunReader | RunsReader:
     stats = run_json.stat() if run_json.is_file() else path.stat() if path.is_dir() else None
     # Inodes are used again: another run may have taken the place of one.
     identity = stats and ((stats.st_ino, stats.st_mtime_ns) if is_run else stats.st_ino)
-    key = (path.resolve(), identity, question.all_attempts)
-    reader = _readers.pop(key, None)
-    if reader is None and is_run:
-        reader = open_run(path, all_attempts=question.all_attempts, memory_limit=limits.memory)
-    elif reader is None:
-        reader = open_runs(path, memory_limit=limits.memory)
-        if not reader.infos():
-            raise NotARunError(f"{path}: not a run, and holds none")
-    _readers[key] = reader
-    while len(_readers) > MAX_READERS:
-        _readers.popitem(last=False)
+    place = (path.resolve(), identity)
+    reader = _opened(path, place, is_run, question.all_attempts, limits.memory)
     reader.sql("SELECT 1")
     _limit_memory(limits.memory_bytes)
+    return reader
+
+
+@lru_cache(maxsize=MAX_READERS)
+def _opened(
+    path: Path, place: Hashable, is_run: bool, all_attempts: bool, memory: str
+) -> RunReader | RunsReader:
+    """A reader of a path; `place` is what lies there now."""
+    if is_run:
+        return open_run(path, all_attempts=all_attempts, memory_limit=memory)
+    reader = open_runs(path, memory_limit=memory)
+    if not reader.infos():
+        raise NotARunError(f"{path}: not a run, and holds none")
     return reader
 
 

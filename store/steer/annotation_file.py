@@ -9,7 +9,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -81,8 +81,10 @@ def _sentence(error: ValidationError) -> str:
 T = TypeVar("T", bound=NotedChange)
 
 
-def read_changes(path: Path, kinds: TypeAdapter[T]) -> tuple[list[T], int]:
-    """The changes of a file in its order, none where there is no file; and how many lines are none.
+def read_changes(path: Path, kinds: TypeAdapter[T]) -> list[T]:
+    """The changes of a file in its order, none where there is no file.
+
+    Lines that are no change are skipped: torn by a crash, or written by something else.
 
     Raises:
         StoreError: the file cannot be read, is no regular file or is larger than 4 MiB.
@@ -90,7 +92,7 @@ def read_changes(path: Path, kinds: TypeAdapter[T]) -> tuple[list[T], int]:
     try:
         descriptor = os.open(path, os.O_RDONLY | _SAFE)
     except FileNotFoundError:
-        return [], 0
+        return []
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
     try:
@@ -108,6 +110,8 @@ def append_changes(
 ) -> None:
     """Append changes to a file of a run, all of them or none; on the disk when this returns.
 
+    Several processes may do so at once, also while the run trains.
+
     Args:
         check: Given the changes before and these; raises where both together are too many.
 
@@ -120,7 +124,7 @@ def append_changes(
     lines = b"".join(_line(change) for change in changes)
     with _locked(path) as descriptor:
         before = _read_all(path, descriptor)
-        check(_parsed(before, kinds)[0], changes)
+        check(_parsed(before, kinds), changes)
         torn = b"\n" if before and not before.endswith(b"\n") else b""
         size = len(before) + len(torn) + len(lines)
         if size > MAX_FILE_BYTES:
@@ -175,20 +179,10 @@ def _line(change: NotedChange) -> bytes:
     return json.dumps({"kind": fields.pop("kind")} | fields).encode() + b"\n"
 
 
-def _parsed(data: bytes, kinds: TypeAdapter[T]) -> tuple[list[T], int]:
-    changes, num_unreadable = [], 0
+def _parsed(data: bytes, kinds: TypeAdapter[T]) -> list[T]:
+    changes = []
     for line in data.split(b"\n"):
-        if not line.strip():
-            continue
-        try:
-            changes.append(_parse(line, kinds))
-        except ValueError:
-            num_unreadable += 1
-    return changes, num_unreadable
-
-
-def _parse(line: bytes, kinds: TypeAdapter[T]) -> T:
-    """Raises ValueError where the line is no change."""
-    if len(line) > MAX_LINE_BYTES:
-        raise ValueError(f"more than {MAX_LINE_BYTES} bytes")
-    return kinds.validate_json(line)
+        with suppress(ValueError):
+            if len(line) <= MAX_LINE_BYTES:
+                changes.append(kinds.validate_json(line))
+    return changes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -56,38 +57,21 @@ class Annotations:
     """In the order they were given, each once."""
     note: str = ""
     is_pinned: bool = False
-    num_unreadable: int = 0
-    """Lines that are no change: torn by a crash, or written by something else. They are skipped."""
 
 
 def read_annotations(run_path: Path) -> Annotations:
-    """What was noted about the run; nothing noted is not an error.
-
-    Raises:
-        StoreError: the file cannot be read, is no regular file or is larger than 4 MiB.
-    """
-    return _added_up(*read_changes(Layout(Path(run_path)).annotations, _CHANGE))
+    """What was noted about the run; nothing noted is not an error. Raises as `read_changes`."""
+    return _added_up(read_changes(Layout(Path(run_path)).annotations, _CHANGE))
 
 
 def annotate(run_path: Path, *changes: Change) -> None:
-    """Note changes, all of them or none; they are on the disk when this returns.
-
-    Several processes may do so at once, also while the run trains.
-
-    Raises:
-        NotARunError: no run there.
-        AnnotationError: the run would have more tags than it may.
-        StoreError: the file is full or not ours, or the disk refuses; nothing was noted.
-    """
+    """Note changes, as `append_changes` does; AnnotationError where the run has too many tags."""
     layout = Layout(Path(run_path))
     append_changes(layout, layout.annotations, changes, _CHANGE, _check_number_of_tags)
 
 
-def _added_up(changes: Sequence[Change], num_unreadable: int = 0) -> Annotations:
-    out = Annotations(num_unreadable=num_unreadable)
-    for change in changes:
-        out = _apply(out, change)
-    return out
+def _added_up(changes: Iterable[Change]) -> Annotations:
+    return reduce(_apply, changes, Annotations())
 
 
 def _apply(before: Annotations, change: Change) -> Annotations:
@@ -104,11 +88,8 @@ def _apply(before: Annotations, change: Change) -> Annotations:
 
 
 def _check_number_of_tags(before: Sequence[Change], changes: Sequence[Change]) -> None:
-    tags = set(_added_up(before).tags)
+    noted = _added_up(before)
     for change in changes:
-        if isinstance(change, AddTag):
-            tags.add(change.tag)
-        elif isinstance(change, RemoveTag):
-            tags.discard(change.tag)
-        if len(tags) > MAX_TAGS:
+        noted = _apply(noted, change)
+        if isinstance(change, AddTag) and change.tag not in noted.tags:
             raise AnnotationError(f"a run has at most {MAX_TAGS} tags; remove one first")

@@ -22,7 +22,7 @@ from ..log.durable import replace_file, with_checksum, without_checksum
 from ..log.index import RunIndex, read_run_json
 from ..log.layout import Layout
 from ..log.remote.pulling import RemoteRun
-from ..query.rows import ack_from_row, command_from_row, command_row, plain
+from ..query.rows import ack_from_row, command_from_row, event_row, plain
 from ..records import Command, CommandAck, CommandAction, CommandOutcome
 
 _MAX_BYTES = 65_536
@@ -77,8 +77,7 @@ def post(run_path: Path, command: Command) -> None:
     """
     layout = Layout(Path(run_path))
     layout.require_run()
-    value = plain(command_row(command)) | {"run_id": command.run_id}
-    data = json.dumps(with_checksum(value)).encode()
+    data = json.dumps(with_checksum(_row(command))).encode()
     if len(data) > _MAX_BYTES:
         raise StoreError(f"the command has {len(data)} bytes, more than {_MAX_BYTES}")
     name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:6]}.json"
@@ -89,6 +88,10 @@ def post(run_path: Path, command: Command) -> None:
         replace_file(layout.commands / name, data)
     except OSError as error:
         raise StoreError(f"{layout.commands}: {error.strerror}") from error
+
+
+def _row(command: Command) -> dict[str, Any]:
+    return {**plain(event_row(command)), "run_id": command.run_id}
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -138,6 +141,8 @@ class MailFolder:
         self._folder = Layout(Path(run_path)).commands
         self._run_id = run_id
         self._seen: set[str] = set()
+        self._commands: dict[str, Command] = {}
+        """Those that `rows` has found."""
         self.is_read = False
         """Whether the last look read everything that was there."""
 
@@ -165,17 +170,15 @@ class MailFolder:
             except OSError as error:
                 refused[name] = error.strerror or str(error)
             except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
-                refused[name] = _one_line(error)
+                refused[name] = " ".join(str(error).split())[:_MAX_DETAIL]
         return commands, refused
 
-    @property
-    def names(self) -> frozenset[str]:
-        """Files that were there at the last call and have been read."""
-        return frozenset(self._seen)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:_MAX_DETAIL]
+    def rows(self) -> list[dict[str, Any]]:
+        """What lies there now as rows of the view `commands`."""
+        self._commands |= self.new()[0]
+        there = sorted(self._commands.keys() & self._seen)
+        self._commands = {name: self._commands[name] for name in there}
+        return [_row(command) for command in self._commands.values()]
 
 
 def folder_mark(folder: Path) -> int | None:
@@ -185,23 +188,6 @@ def folder_mark(folder: Path) -> int | None:
     except FileNotFoundError:
         return 0
     return changed if time.time_ns() - changed > _MARK_SETTLES_NS else None
-
-
-class PendingCommands:
-    """Rows of the `commands` view for what lies in a mailbox, each file read once."""
-
-    def __init__(self, run_path: Path, run_id: str) -> None:
-        self._mail = MailFolder(run_path, run_id)
-        self._commands: dict[str, Command] = {}
-
-    def rows(self) -> list[dict[str, Any]]:
-        self._commands |= self._mail.new()[0]
-        there = sorted(self._commands.keys() & self._mail.names)
-        self._commands = {name: self._commands[name] for name in there}
-        return [
-            plain(command_row(command)) | {"run_id": command.run_id}
-            for command in self._commands.values()
-        ]
 
 
 def remove_commands(run_path: Path, command_ids: Set[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class Cure:
     """Seconds since the epoch."""
     steps: int
     """How many each branch trains at most before one is chosen."""
-    arms: tuple[Arm, ...] = field(default=())
+    arms: tuple[Arm, ...] = ()
     chosen: str = ""
     """The branch that went on as the run's successor; empty before that."""
     chosen_by: str = ""

@@ -85,8 +85,6 @@ class EpisodeNotes:
 
     by_episode: Mapping[EpisodeKey, EpisodeNote] = field(default_factory=dict)
     """Only episodes about which something is noted."""
-    num_unreadable: int = 0
-    """Lines that are no change: torn by a crash, or written by something else. They are skipped."""
 
     def of(self, attempt: int, episode: str) -> EpisodeNote:
         """What was noted about an episode; empty for nothing."""
@@ -105,35 +103,23 @@ class EpisodeNotes:
 
 
 def read_episode_notes(run_path: Path) -> EpisodeNotes:
-    """What was noted about episodes of the run; nothing noted is not an error.
-
-    Raises:
-        StoreError: the file cannot be read, is no regular file or is larger than 4 MiB.
-    """
-    return _added_up(*read_changes(Layout(Path(run_path)).episode_notes, _CHANGE))
+    """What was noted about episodes of the run; nothing is no error. Raises as `read_changes`."""
+    return _added_up(read_changes(Layout(Path(run_path)).episode_notes, _CHANGE))
 
 
 def note_episodes(run_path: Path, *changes: EpisodeChange) -> None:
-    """Note changes, all of them or none; they are on the disk when this returns.
-
-    Several processes may do so at once, also while the run trains.
-
-    Raises:
-        NotARunError: no run there.
-        AnnotationError: an episode or the run would have more labels than it may.
-        StoreError: the file is full or not ours, or the disk refuses; nothing was noted.
-    """
+    """Note changes, as `append_changes` does; AnnotationError where there are too many labels."""
     layout = Layout(Path(run_path))
     append_changes(layout, layout.episode_notes, changes, _CHANGE, _check_numbers)
 
 
-def _added_up(changes: Iterable[EpisodeChange], num_unreadable: int = 0) -> EpisodeNotes:
+def _added_up(changes: Iterable[EpisodeChange]) -> EpisodeNotes:
     by_episode: dict[EpisodeKey, EpisodeNote] = {}
     for change in changes:
         note = _applied(by_episode.pop(change.key, EpisodeNote()), change)
         if note != EpisodeNote():
             by_episode[change.key] = note
-    return EpisodeNotes(by_episode=by_episode, num_unreadable=num_unreadable)
+    return EpisodeNotes(by_episode=by_episode)
 
 
 def _applied(before: EpisodeNote, change: EpisodeChange) -> EpisodeNote:

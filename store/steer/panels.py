@@ -11,7 +11,8 @@ Several people may change them at once: each change is made to what the file say
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -151,7 +152,8 @@ def add(root: Path, page: str, panel: Panel) -> None:
             changed then.
         AnnotationError: no page may have this name.
     """
-    _change(root, lambda pages: pages.setdefault(page, []).append(panel))
+    with _changing(root) as pages:
+        pages.setdefault(page, []).append(panel)
 
 
 def replace(root: Path, page: str, old: Panel, new: Panel) -> None:
@@ -160,34 +162,25 @@ def replace(root: Path, page: str, old: Panel, new: Panel) -> None:
     Raises:
         StoreError: as `add`, or somebody changed or removed the panel meanwhile.
     """
-
-    def act(pages: dict[str, list[Panel]]) -> None:
+    with _changing(root) as pages:
         index = _place(pages, page, old)
         pages[page][index] = new
-
-    _change(root, act)
 
 
 def remove(root: Path, page: str, panel: Panel) -> None:
     """Take a panel away; a page without any is gone. Raises as `replace`."""
-
-    def act(pages: dict[str, list[Panel]]) -> None:
+    with _changing(root) as pages:
         at = _place(pages, page, panel)
         del pages[page][at]
         if not pages[page]:
             del pages[page]
 
-    _change(root, act)
-
 
 def move(root: Path, page: str, panel: Panel, by: int) -> None:
     """Move a panel by so many places; not beyond the ends. Raises as `replace`."""
-
-    def act(pages: dict[str, list[Panel]]) -> None:
+    with _changing(root) as pages:
         at = _place(pages, page, panel)
         pages[page].insert(max(0, at + by), pages[page].pop(at))
-
-    _change(root, act)
 
 
 def _place(pages: Mapping[str, list[Panel]], page: str, panel: Panel) -> int:
@@ -196,8 +189,9 @@ def _place(pages: Mapping[str, list[Panel]], page: str, panel: Panel) -> int:
     return pages[page].index(panel)
 
 
-def _change(root: Path, act: Callable[[dict[str, list[Panel]]], object]) -> None:
-    """Change what the file says now, and write it so that readers see the old or the new one."""
+@contextmanager
+def _changing(root: Path) -> Iterator[dict[str, list[Panel]]]:
+    """What the file says now, to be changed; readers see the old file or the new one."""
     path, remote = root / FILE, RemoteRoot.of(root)
     if remote is not None:
         raise StoreError(f"{root} is a copy of {remote.bucket.url}, which is only read")
@@ -206,7 +200,7 @@ def _change(root: Path, act: Callable[[dict[str, list[Panel]]], object]) -> None
             if not is_mine:
                 raise StoreError("somebody else is changing panels; try again")
             pages = {name: list(panels) for name, panels in read_pages(root).items()}
-            act(pages)
+            yield pages
             replace_file(path, _text(pages).encode())
     except StoreError:
         raise

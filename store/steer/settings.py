@@ -26,12 +26,8 @@ class LiveSettings:
 
     def at(self, step: int) -> Mapping[str, Any]:
         """What held when this step was trained and judged."""
-        current = self.initial
-        for first, values in self.changes:
-            if first > step:
-                break
-            current = values
-        return current
+        held = [values for first, values in self.changes if first <= step]
+        return held[-1] if held else self.initial
 
     @property
     def now(self) -> Mapping[str, Any]:

@@ -59,22 +59,20 @@ def obeyed_actions(config: Mapping[str, Any]) -> tuple[CommandAction, ...]:
     return tuple(action for action in CommandAction if action not in _NOT_RECORDED)
 
 
+_NOT_STEERED: Mapping[Origin, str] = {
+    Origin.IMPORTED: "This run was imported from files of {}, so it takes no commands.",
+    Origin.WATCHED: "Echoscope follows the files of {} and cannot send commands to it. A recorder "
+    "in the training loop can.",
+    Origin.EVALUATED: "This run is an evaluation: nothing is trained, so it takes no commands.",
+    Origin.RECORDED: "The recorder in {} passes on no commands.",
+}
+
+
 def why_not_steered(config: Mapping[str, Any]) -> str:
     """Why a run takes no commands at all, in a sentence; empty where it takes some."""
-    trainer = trainer_name(config) or "another trainer"
-    origin = origin_of(config)
-    if origin is Origin.IMPORTED:
-        return f"This run was imported from files of {trainer}, so it takes no commands."
-    if origin is Origin.WATCHED:
-        return (
-            f"Echoscope follows the files of {trainer} and cannot send commands to it. A recorder "
-            "in the training loop can."
-        )
-    if origin is Origin.EVALUATED:
-        return "This run is an evaluation: nothing is trained, so it takes no commands."
-    if origin is Origin.RECORDED and not obeyed_actions(config):
-        return f"The recorder in {trainer} passes on no commands."
-    return ""
+    if obeyed_actions(config):
+        return ""
+    return _NOT_STEERED[origin_of(config)].format(trainer_name(config) or "another trainer")
 
 
 def why_no_branch(config: Mapping[str, Any]) -> str:
@@ -175,15 +173,8 @@ def check_settings(live_knobs: Mapping[str, Any], settings: Mapping[str, Any]) -
                 f"{key!r} is not a setting that can change during the run"
                 f"{did_you_mean(key, live_knobs)}"
             )
-        problem = _problem(value, schema)
-        if problem:
-            raise WrongSettingError(f"{key} is {value!r}, but {problem}")
-
-
-def _problem(value: Any, schema: Mapping[str, Any]) -> str:
-    """What is wrong with a value; empty if nothing is."""
-    errors = _validator_class()(schema).iter_errors(value)
-    return next((_sentence(error) for error in errors), "")
+        for error in _validator_class()(schema).iter_errors(value):
+            raise WrongSettingError(f"{key} is {value!r}, but {_sentence(error)}")
 
 
 @functools.cache
@@ -391,13 +382,8 @@ def send(run_path: Path, command: Command) -> None:
 
 def same_waiting(states: Iterable[CommandState], command: Command) -> Command | None:
     """A command that asks for the same and still waits: sending another would change nothing."""
-    for state in states:
-        waiting = state.command
-        if (
-            state.ack is None
-            and waiting.action is command.action
-            and dict(waiting.settings) == dict(command.settings)
-            and (waiting.expires_at is None or waiting.expires_at > command.issued_at)
-        ):
+    for waiting in (state.command for state in states if state.ack is None):
+        is_same = waiting.action is command.action and waiting.settings == command.settings
+        if is_same and (waiting.expires_at is None or waiting.expires_at > command.issued_at):
             return waiting
     return None

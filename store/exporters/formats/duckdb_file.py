@@ -13,7 +13,7 @@ import pyarrow as pa
 from ...query.check import one_line
 from ...query.database import quote
 from ...schema import DATA_TABLES, TABLES, create_table_sql
-from ..format import ExportError, Format, Options, Written
+from ..format import ExportError, Format, Written
 from ..source import RunSource
 
 _STORAGE = "v1.5.0"
@@ -21,7 +21,7 @@ _STORAGE = "v1.5.0"
 _BY_EPISODE = ("trajectories", "turns", "tokens")
 
 
-def _write(source: RunSource, path: Path, options: Options) -> Written:
+def _write(source: RunSource, path: Path) -> Written:
     written = Written()
     try:
         with duckdb.connect() as connection:
@@ -45,6 +45,7 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
         ) from error
     finally:
         path.with_name(f"{path.name}.wal").unlink(missing_ok=True)
+    options = source.options
     is_part = options.where or options.best is not None or options.labels
     if is_part or source.split != "all":
         written.notes.append(

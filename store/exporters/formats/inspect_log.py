@@ -23,7 +23,7 @@ from echoscope.text.strict_json import json_value
 from ...importers.formats.inspect_metadata import outcome_metadata, task_metadata
 from ...reader import RunInfo
 from ..dialogue import Dialogue, Message, dialogue_of
-from ..format import BESIDE_EPISODES, Format, Options, Written
+from ..format import BESIDE_EPISODES, Format, Written
 from ..source import Episode, RunSource
 from .messages import line_of
 
@@ -141,7 +141,7 @@ def _model(info: RunInfo) -> str:
     return f"echoscope/{info.base_model or 'unknown'}"
 
 
-def _write(source: RunSource, path: Path, options: Options) -> Written:
+def _write(source: RunSource, path: Path) -> Written:
     written = Written()
     model = _model(source.info)
     epochs: Counter[str] = Counter()

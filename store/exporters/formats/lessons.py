@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ..dialogue import Dialogue, dialogue_of
-from ..format import Format, Options, Written
+from ..format import Format, Written
 from ..source import Episode, RunSource
-from .messages import line_of
+from .messages import write_lines
 
 _FAILED = (
     "the environment failed, or a command dropped the step (stop_reason is env_error, timeout or "
@@ -27,17 +27,16 @@ _FAILED = (
 )
 _NO_TURNS = "the episode has no turns"
 _ALONE = "there is no sibling with the same prompt"
+_SAME_ACTIONS = (
+    "both siblings executed the same actions, so chance or a penalty made their returns differ"
+)
 
 
-def _write_demonstrations(source: RunSource, path: Path, options: Options) -> Written:
-    written = Written()
-    with path.open("xb") as file:
-        for episode in source.episodes():
-            if _is_lesson(source, episode):
-                dialogue = dialogue_of(episode)
-                # What comes after the last reply is no lesson.
-                file.write(line_of({"messages": dialogue.messages[: dialogue.last_reply + 1]}))
-                written.num_rows += 1
+def _write_demonstrations(source: RunSource, path: Path) -> Written:
+    dialogues = (dialogue_of(e) for e in source.episodes() if _is_lesson(source, e))
+    # What comes after the last reply is no lesson.
+    written = write_lines(path, ({"messages": d.messages[: d.last_reply + 1]} for d in dialogues))
+    options = source.options
     if options.where == "" and options.best is None and not options.labels:
         written.notes.append(
             "Every episode is in it, failed ones too; --where is_success or --best 1 keeps the "
@@ -67,16 +66,9 @@ def _task(episode: Episode) -> str:
     return f"{row['prompt_key']} {row['task_key']} {row['env_seed']}"
 
 
-def _pairs(source: RunSource, options: Options) -> Iterator[tuple[Episode, Episode]]:
-    """Pairs of a better and a worse sibling, as people labelled them or by their returns."""
-    if options.over:
-        return _labelled_pairs(source, set(options.labels), options.over)
-    return _pairs_by_return(source, options)
-
-
-def _labelled_pairs(
-    source: RunSource, labels: set[str], over: str
-) -> Iterator[tuple[Episode, Episode]]:
+def _pairs_by_label(source: RunSource) -> Iterator[tuple[Episode, Episode]]:
+    """Pairs of a better and a worse sibling, as people labelled them."""
+    labels, over = set(source.options.labels), source.options.over
     for siblings in _groups(source):
         usable = [episode for episode in siblings if _is_lesson(source, episode)]
         better = [episode for episode in usable if labels & set(episode.noted.labels)]
@@ -87,7 +79,7 @@ def _labelled_pairs(
         yield from zip(better[:num_pairs], worse[:num_pairs], strict=True)
 
 
-def _pairs_by_return(source: RunSource, options: Options) -> Iterator[tuple[Episode, Episode]]:
+def _pairs_by_return(source: RunSource) -> Iterator[tuple[Episode, Episode]]:
     for siblings in _groups(source):
         usable = []
         for episode in siblings:
@@ -109,7 +101,7 @@ def _pairs_by_return(source: RunSource, options: Options) -> Iterator[tuple[Epis
             usable[:half], reversed(usable[-half:] if half else []), strict=True
         ):
             difference = (best.episode_return or 0.0) - (worst.episode_return or 0.0)
-            if difference <= 0 or difference < options.margin:
+            if difference <= 0 or difference < source.options.margin:
                 source.leave_out(
                     "the returns of the two siblings are too close", best.row, worst.row
                 )
@@ -130,27 +122,20 @@ def _texts(messages: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
     return [(message["role"], message["content"]) for message in messages]
 
 
-def _write_pairs(source: RunSource, path: Path, options: Options) -> Written:
-    written = Written()
-    with path.open("xb") as file:
-        for best, worst in _pairs(source, options):
-            chosen, rejected = dialogue_of(best), dialogue_of(worst)
-            prompt = chosen.messages[: chosen.first_reply]
-            if _texts(prompt) != _texts(rejected.messages[: rejected.first_reply]):
-                source.leave_out(_ALONE, best.row, worst.row)
-                continue
-            if _texts(_continuation(chosen)) == _texts(_continuation(rejected)):
-                source.leave_out("both siblings wrote the same text", best.row, worst.row)
-                continue
-            if [] != _actions(best) == _actions(worst):
-                source.leave_out(
-                    "both siblings executed the same actions, so chance or a penalty made their "
-                    "returns differ",
-                    best.row,
-                    worst.row,
-                )
-                continue
-            row = {
+def _preferences(source: RunSource) -> Iterator[dict[str, Any]]:
+    """The pairs in the form of TRL."""
+    pairs = _pairs_by_label if source.options.over else _pairs_by_return
+    for best, worst in pairs(source):
+        chosen, rejected = dialogue_of(best), dialogue_of(worst)
+        prompt = chosen.messages[: chosen.first_reply]
+        if _texts(prompt) != _texts(rejected.messages[: rejected.first_reply]):
+            source.leave_out(_ALONE, best.row, worst.row)
+        elif _texts(_continuation(chosen)) == _texts(_continuation(rejected)):
+            source.leave_out("both siblings wrote the same text", best.row, worst.row)
+        elif [] != _actions(best) == _actions(worst):
+            source.leave_out(_SAME_ACTIONS, best.row, worst.row)
+        else:
+            yield {
                 "prompt": prompt,
                 "chosen": _continuation(chosen),
                 "rejected": _continuation(rejected),
@@ -159,9 +144,6 @@ def _write_pairs(source: RunSource, path: Path, options: Options) -> Written:
                 "step": best.step,
                 "group_id": best.group_id,
             }
-            file.write(line_of(row))
-            written.num_rows += 1
-    return written
 
 
 SFT = Format(
@@ -174,7 +156,7 @@ SFT = Format(
 DPO = Format(
     name="dpo",
     noun="pair",
-    write=_write_pairs,
+    write=lambda source, path: write_lines(path, _preferences(source)),
     leaves_out="everything except the messages, returns, steps and groups of the pairs",
     split="train",
 )

@@ -4,14 +4,15 @@ each turn."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from echoscope.text.strict_json import json_value
 
 from ..dialogue import dialogue_of
-from ..format import Format, Options, Written
-from ..source import Episode, Row, RunSource
+from ..format import Format, Written
+from ..source import Episode, Row
 
 _EPISODE_FIELDS = (
     *("tag", "env_seed", "noise_seed", "task_key", "stop_reason", "duration_s", "final_frame"),
@@ -56,13 +57,18 @@ def line_of(value: Any) -> bytes:
     return text.encode("utf-8", errors="replace") + b"\n"
 
 
-def _write(source: RunSource, path: Path, options: Options) -> Written:
+def write_lines(path: Path, values: Iterable[Any]) -> Written:
+    """Write values as JSON lines."""
     written = Written()
     with path.open("xb") as file:
-        for episode in source.episodes():
-            file.write(line_of(row_of(episode)))
+        for value in values:
+            file.write(line_of(value))
             written.num_rows += 1
     return written
 
 
-MESSAGES = Format(name="messages", noun="conversation", write=_write)
+MESSAGES = Format(
+    name="messages",
+    noun="conversation",
+    write=lambda source, path: write_lines(path, map(row_of, source.episodes())),
+)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from echoscope.text.strict_json import json_value
 
 from ...schema import TABLES
-from ..format import Format, Options, Written
+from ..format import Format, Written
 from ..source import RunSource
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -41,7 +41,7 @@ def _cell(value: Any) -> Any:
     return f"'{clean}" if clean.startswith(_FORMULA) else clean
 
 
-def _write(source: RunSource, path: Path, options: Options) -> Written:
+def _write(source: RunSource, path: Path) -> Written:
     path.mkdir()
     num_rows = 0
     with ExitStack() as files:

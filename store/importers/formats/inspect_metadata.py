@@ -7,7 +7,8 @@ the world's observation, and say nothing of actions, validity or seeds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from echoscope.text.strict_json import json_value
@@ -19,10 +20,6 @@ from ..draft import Draft, DraftTurn, RowError
 KEY = "echoscope"
 """Of the whole episode. It is there from the beginning, and holds `turns` once something of the
 episode can be stored."""
-_TURN = (
-    *("observation", "frame", "response", "actions", "reward", "format_penalty", "is_valid"),
-    *("is_effective", "finish_reason", "info", "calls", "reasoning_chars", "answer_chars"),
-)
 _MAX_SEED = 2**63
 
 
@@ -40,16 +37,12 @@ def episode_metadata(trajectory: Trajectory) -> dict[str, Any]:
     """Everything of an episode that has text or numbers; tokens and pictures are left out."""
     rewards = [turn.reward for turn in trajectory.turns]
     whole = {
-        "tag": trajectory.tag,
+        **{name: getattr(trajectory, name) for name in _WHOLE},
         "env_seed": _seed_text(trajectory.env_seed),
         "noise_seed": _seed_text(trajectory.noise_seed),
-        "task_key": trajectory.task_key,
-        "prompt_key": trajectory.prompt_key,
-        "is_success": trajectory.is_success,
-        "duration_s": trajectory.duration_s,
-        "final_observation": trajectory.final_observation,
-        "final_frame": trajectory.final_frame,
-        "turns": [{name: getattr(turn, name) for name in _TURN} for turn in trajectory.turns],
+        "turns": [
+            {name: getattr(turn, name) for name in (*_TURN, *_PARTS)} for turn in trajectory.turns
+        ],
     }
     value: dict[str, Any] = json_value(
         {
@@ -108,17 +101,9 @@ def whole_draft(sample: Mapping[str, Any]) -> Draft:
         group=read.text(sample.get("id")),
         split=split_of(metadata),
         env=read.name(metadata.get("env")),
-        tag=read.name(whole.get("tag")),
-        env_seed=_seed(whole.get("env_seed")),
-        noise_seed=_seed(whole.get("noise_seed")),
-        task_key=read.text_or_none(whole.get("task_key")),
-        prompt_key=read.name(whole.get("prompt_key")),
-        final_observation=read.text(whole.get("final_observation")),
-        final_frame=read.text_or_none(whole.get("final_frame")),
         stop_reason=stop_reason,
-        is_success=read.truth(whole.get("is_success")),
-        duration_s=read.number_or_none(whole.get("duration_s")),
         is_whole=True,
+        **{name: value_in(whole.get(name)) for name, value_in in _WHOLE.items()},
     )
 
 
@@ -128,28 +113,19 @@ def split_of(metadata: Mapping[str, Any]) -> Split:
 
 
 def _turn(turn: Mapping[str, Any]) -> DraftTurn:
-    penalty, actions = read.number_or_none(turn.get("format_penalty")), turn.get("actions")
-    return DraftTurn(
-        observation=read.text(turn.get("observation")),
-        frame=read.text_or_none(turn.get("frame")),
-        response=read.text(turn.get("response")),
-        actions=tuple(map(read.text, actions if isinstance(actions, list) else [])),
-        reward=read.number(turn.get("reward")),
-        format_penalty=penalty or 0.0,
-        is_valid=read.truth(turn.get("is_valid")),
-        is_effective=read.truth(turn.get("is_effective")),
-        finish_reason=read.finish(turn.get("finish_reason")),
-        info=read.numbers(turn.get("info")),
-        calls=tuple(
-            ToolCall(
-                name=read.text(call.get("name")),
-                arguments=read.text(call.get("arguments")),
-                result=read.text(call.get("result")),
-                problem=read.text(call.get("problem")),
-            )
-            for call in read.objects(turn.get("calls"))
-        ),
-        parts=(_span(turn.get("reasoning_chars")), _span(turn.get("answer_chars"))),
+    reasoning, answer = (_span(turn.get(name)) for name in _PARTS)
+    values = {name: value_in(turn.get(name)) for name, value_in in _TURN.items()}
+    return DraftTurn(**values, parts=(reasoning, answer))
+
+
+def _actions(value: Any) -> tuple[str, ...]:
+    return tuple(map(read.text, value if isinstance(value, list) else []))
+
+
+def _calls(value: Any) -> tuple[ToolCall, ...]:
+    return tuple(
+        ToolCall(**{f.name: read.text(call.get(f.name)) for f in fields(ToolCall)})
+        for call in read.objects(value)
     )
 
 
@@ -169,3 +145,32 @@ def _seed(value: Any) -> int | None:
     if not isinstance(value, str) or not (value.isascii() and value.isdigit()) or len(value) > 19:
         return None
     return seed if (seed := int(value)) < _MAX_SEED else None
+
+
+_WHOLE: Mapping[str, Callable[[Any], Any]] = {
+    "tag": read.name,
+    "env_seed": _seed,
+    "noise_seed": _seed,
+    "task_key": read.text_or_none,
+    "prompt_key": read.name,
+    "is_success": read.truth,
+    "duration_s": read.number_or_none,
+    "final_observation": read.text,
+    "final_frame": read.text_or_none,
+}
+"""The fields of an episode, and how each is read."""
+_TURN: Mapping[str, Callable[[Any], Any]] = {
+    "observation": read.text,
+    "frame": read.text_or_none,
+    "response": read.text,
+    "actions": _actions,
+    "reward": read.number,
+    "format_penalty": lambda value: read.number_or_none(value) or 0.0,
+    "is_valid": read.truth,
+    "is_effective": read.truth,
+    "finish_reason": read.finish,
+    "info": read.numbers,
+    "calls": _calls,
+}
+"""The fields of a turn, and how each is read."""
+_PARTS = ("reasoning_chars", "answer_chars")

@@ -13,8 +13,7 @@ _STEP_USED = ("step_idx", "ob_len", "ac_len", "reward", "metrics")
 
 def _drafts(row: Row, where: Where) -> list[Draft]:
     steps = read.objects(row["steps"])
-    dialogue = Dialogue()
-    dialogue.turns = [
+    turns = [
         DraftTurn(
             observation="",
             response="",
@@ -30,7 +29,7 @@ def _drafts(row: Row, where: Where) -> list[Draft]:
     group = read.text(row["group_idx"])
     tags = row.get("tags")
     is_evaluation = read.text(row.get("split")).startswith("eval")
-    draft = dialogue.draft(
+    draft = Dialogue(turns=turns).draft(
         read.without(row, ("steps", "iteration", "split")),
         prompt=f"group {group}",
         group=group,

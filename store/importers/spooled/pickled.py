@@ -233,10 +233,6 @@ def _encoded(text: str, codec: str) -> bytes:
     return text.encode("latin-1")
 
 
-def _defaultdict(*_: Any) -> dict[Any, Any]:
-    return {}
-
-
 # --- Tensors ------------------------------------------------------------------------------------
 
 _LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
@@ -257,20 +253,12 @@ def _of_torch(file: BinaryIO) -> Any:
         return torch.load(file, map_location="cpu", weights_only=True)
 
 
-def _of_torch_bytes(content: bytes) -> Any:
-    return _of_torch(io.BytesIO(content))
-
-
 def _tensor(storage: Any, offset: int, shape: Any, strides: Any, *_: Any) -> _Array:
     import torch
 
     array = _Array()
     array.value = torch._utils._rebuild_tensor(storage, offset, shape, strides)
     return array
-
-
-def _tensor_dict(_: Any, state: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(state["_tensordict"])
 
 
 def _consolidated(metadata: Mapping[str, Any], storage: Any) -> dict[str, Any]:
@@ -306,17 +294,17 @@ _NAMES: Mapping[str, Any] = {
     },
     "_codecs.encode": _encoded,
     "collections.OrderedDict": dict,
-    "collections.defaultdict": _defaultdict,
+    "collections.defaultdict": lambda *_: {},
     **{
         f"{module}.{kind.__name__}": kind
         for module in ("builtins", "__builtin__")
         for kind in (set, frozenset, bytes, bytearray, list, dict, int, float)
     },
     "torch._utils._rebuild_tensor_v2": _tensor,
-    "torch.storage._load_from_bytes": _of_torch_bytes,
+    "torch.storage._load_from_bytes": lambda content: _of_torch(io.BytesIO(content)),
     "torch.Size": tuple,
     "tensordict._td.TensorDict": _Record,
-    "tensordict._reductions._make_td": _tensor_dict,
+    "tensordict._reductions._make_td": lambda _, state: dict(state["_tensordict"]),
     "tensordict._reductions._rebuild_tensordict_files_consolidated": _consolidated,
     "verl.protocol.DataProto": _Batch,
     "PIL.Image.Image": _Record,

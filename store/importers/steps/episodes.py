@@ -132,8 +132,7 @@ def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> 
     Evaluations are no part of them: a step that holds nothing else has none.
     """
     training = [t for t in trajectories if t.split in (Split.IMPORT, Split.TRAIN)]
-    returns = [t.episode_return for t in training]
-    returns_known = np.array([value for value in returns if not math.isnan(value)])
+    returns = [value for t in training if not math.isnan(value := t.episode_return)]
     solved = [float(t.is_success) for t in training if t.is_success is not None]
     is_made_up = any(re.search(SUMMED_REWARDS, t.extra or "") for t in training)
     # What was added up without weights is shown, and says nothing of what groups can teach.
@@ -141,23 +140,19 @@ def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> 
     stds = [std for std, _ in groups]
     solved_of = [(std == 0, rate) for std, rate in groups if rate is not None]
     values = {
-        "reward/return_mean": float(returns_known.mean()) if returns_known.size else math.nan,
+        "reward/return_mean": _mean(returns),
         IS_RECONSTRUCTED: 1.0 if is_made_up else math.nan,
-        "reward/return_std": float(returns_known.std(ddof=1))
-        if returns_known.size > 1
-        else math.nan,
-        "reward/return_min": float(returns_known.min()) if returns_known.size else math.nan,
-        "reward/return_max": float(returns_known.max()) if returns_known.size else math.nan,
-        "reward/group_std_mean": float(np.mean(stds)) if stds else math.nan,
-        "reward/zero_std_frac": float(np.mean(np.array(stds) == 0)) if stds else math.nan,
-        "reward/solved_frac": _share(is_equal and rate == 1 for is_equal, rate in solved_of),
-        "reward/hopeless_frac": _share(is_equal and rate == 0 for is_equal, rate in solved_of),
-        "rollout/success_rate": float(np.mean(solved)) if solved else math.nan,
+        "reward/return_std": float(np.std(returns, ddof=1)) if len(returns) > 1 else math.nan,
+        "reward/return_min": min(returns, default=math.nan),
+        "reward/return_max": max(returns, default=math.nan),
+        "reward/group_std_mean": _mean(stds),
+        "reward/zero_std_frac": _mean(std == 0 for std in stds),
+        "reward/solved_frac": _mean(is_equal and rate == 1 for is_equal, rate in solved_of),
+        "reward/hopeless_frac": _mean(is_equal and rate == 0 for is_equal, rate in solved_of),
+        "rollout/success_rate": _mean(solved),
         "rollout/num_trajectories": float(len(training)) if training else math.nan,
         **num_outcomes(training),
-        "rollout/num_turns_mean": float(np.mean([t.num_turns for t in training]))
-        if training
-        else math.nan,
+        "rollout/num_turns_mean": _mean(t.num_turns for t in training),
     }
     return StepMetrics(
         run_id=run_id,
@@ -178,12 +173,12 @@ def _groups(trajectories: Sequence[Trajectory]) -> Iterator[tuple[float, float |
             groups.setdefault(trajectory.group_index, []).append(trajectory)
     for siblings in groups.values():
         if len(siblings) > 1:
-            returns_known = [t.is_success for t in siblings if t.is_success is not None]
-            rate = float(np.mean(returns_known)) if len(returns_known) == len(siblings) else None
+            solved = [t.is_success for t in siblings if t.is_success is not None]
+            rate = _mean(solved) if len(solved) == len(siblings) else None
             yield float(np.std([t.episode_return for t in siblings], ddof=1)), rate
 
 
-def _share(flags: Iterable[bool]) -> float:
-    """How many are so; NaN of none."""
-    returns_known = list(flags)
-    return sum(returns_known) / len(returns_known) if returns_known else math.nan
+def _mean(values: Iterable[float]) -> float:
+    """NaN of none."""
+    known = list(values)
+    return float(np.mean(known)) if known else math.nan

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
@@ -21,7 +23,6 @@ import pyarrow as pa
 from ...errors import StoreError
 from ..durable import new_id
 
-_T = TypeVar("_T")
 _ADDRESS = re.compile(r"(s3|gs|gcs|abfss?|file):/+(\S.*)")
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 """Before each further attempt; the libraries below have made some of their own by then."""
@@ -52,6 +53,31 @@ def remote_address(path: str | Path) -> str | None:
     return f"{match[1]}:{slashes}{match[2]}" if match else None
 
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _patiently(
+    work: Callable[Concatenate[Bucket, str, _P], _T],
+) -> Callable[Concatenate[Bucket, str, _P], _T]:
+    """Work on an object of a bucket that is tried again where it fails on the way."""
+
+    @wraps(work)
+    def patient_work(bucket: Bucket, name: str, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                return work(bucket, name, *args, **kwargs)
+            except (FileNotFoundError, BucketError):
+                raise
+            except (OSError, pa.ArrowException) as error:
+                if pause_s is None or _FOR_GOOD.search(str(error)):
+                    raise BucketError(f"{bucket.url}/{name}: {_line(error)}") from error
+                time.sleep(pause_s)
+        raise AssertionError("unreachable")
+
+    return patient_work
+
+
 @dataclass(frozen=True)
 class Bucket:
     """A folder on object storage.
@@ -70,6 +96,12 @@ class Bucket:
         place, question, query = self.url.partition("?")
         return Bucket(f"{place}/{name}{question}{query}")
 
+    def parent(self) -> tuple[Bucket, str]:
+        """The folder around this one, and the name of this one in it."""
+        place, question, query = self.url.partition("?")
+        above, _, name = place.rpartition("/")
+        return Bucket(f"{above}{question}{query}"), name
+
     @cached_property
     def _at(self) -> tuple[Any, str]:
         """The file system, and where this folder is in it."""
@@ -80,16 +112,11 @@ class Bucket:
             if parts.scheme != "s3":
                 files, folder = fs.FileSystem.from_uri(self.url)
                 return files, folder
-            query = dict(parse_qsl(parts.query))
-            endpoint = query.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL")
-            region = query.get("region") or os.environ.get("AWS_REGION")
-            region = region or os.environ.get("AWS_DEFAULT_REGION")
-            if region is None and endpoint is None:
-                region = fs.resolve_s3_region(parts.netloc)
+            s3 = s3_place(self.url)
+            if s3["region"] is None and s3["endpoint_override"] is None:
+                s3["region"] = fs.resolve_s3_region(parts.netloc)
             files = fs.S3FileSystem(
-                endpoint_override=endpoint,
-                scheme=query.get("scheme"),
-                region=region,
+                **s3,
                 connect_timeout=_CONNECT_S,
                 request_timeout=_REQUEST_S,
                 allow_delayed_open=True,  # one request for an object of a few MB, not three
@@ -106,31 +133,28 @@ class Bucket:
             FileNotFoundError: the file to be written is gone.
             BucketError: not now, or never.
         """
-        files, folder = self._at
         if isinstance(content, Path):
             content.stat()
+        is_disk = self.url.startswith("file:")  # where half a file is seen, and folders are made
+        self._write(name, content, f"{name}.{new_id()}.tmp" if is_disk else name)
 
-        path = f"{folder}/{name}"
-        is_disk = self.url.startswith(
-            "file:"
-        )  # where half a file can be seen, and folders are made
-        target = f"{path}.{new_id()}.tmp" if is_disk else path
+    @_patiently
+    def _write(self, name: str, content: bytes | Path, temporary: str) -> None:
+        files, folder = self._at
+        path, target = f"{folder}/{name}", f"{folder}/{temporary}"
+        is_disk = path != target
+        if is_disk:
+            files.create_dir(path.rpartition("/")[0])
+        with files.open_output_stream(target, compression=None) as stream:
+            if isinstance(content, bytes):
+                stream.write(content)
+            else:
+                with content.open("rb") as file:
+                    shutil.copyfileobj(file, stream, _COPY_BYTES)
+        if is_disk:
+            files.move(target, path)
 
-        def write() -> None:
-            if is_disk:
-                files.create_dir(path.rpartition("/")[0])
-            with files.open_output_stream(target, compression=None) as stream:
-                if isinstance(content, bytes):
-                    stream.write(content)
-                else:
-                    with content.open("rb") as file:
-                        while block := file.read(_COPY_BYTES):
-                            stream.write(block)
-            if is_disk:
-                files.move(target, path)
-
-        self._patiently(write, name)
-
+    @_patiently
     def get(self, name: str) -> bytes:
         """The content of an object.
 
@@ -139,28 +163,21 @@ class Bucket:
             BucketError: not now, or never.
         """
         files, folder = self._at
+        with files.open_input_stream(f"{folder}/{name}", compression=None) as stream:
+            return bytes(stream.read())
 
-        def read() -> bytes:
-            with files.open_input_stream(f"{folder}/{name}", compression=None) as stream:
-                return bytes(stream.read())
-
-        return self._patiently(read, name)
-
+    @_patiently
     def download(self, name: str, target: Path) -> None:
         """Write the content of an object into a file; raises as `get`."""
         files, folder = self._at
+        with (
+            files.open_input_stream(f"{folder}/{name}", compression=None) as stream,
+            target.open("wb") as file,
+        ):
+            shutil.copyfileobj(stream, file, _COPY_BYTES)
 
-        def read() -> None:
-            with (
-                files.open_input_stream(f"{folder}/{name}", compression=None) as stream,
-                target.open("wb") as file,
-            ):
-                while block := stream.read(_COPY_BYTES):
-                    file.write(block)
-
-        self._patiently(read, name)
-
-    def names(self, folder: str = "", *, is_deep: bool = False) -> dict[str, tuple[int, float]]:
+    @_patiently
+    def names(self, folder: str, *, is_deep: bool = False) -> dict[str, tuple[int, float]]:
         """Objects of a folder by name within it, each with its bytes and the time of its writing.
 
         Args:
@@ -170,40 +187,32 @@ class Bucket:
 
         files, root = self._at
         base = f"{root}/{folder}".rstrip("/")
+        selector = fs.FileSelector(base, recursive=is_deep, allow_not_found=True)
+        return {
+            info.path[len(base) + 1 :]: (info.size or 0, info.mtime_ns / 1e9)
+            for info in files.get_file_info(selector)
+            if info.type == fs.FileType.File
+        }
 
-        def listed() -> dict[str, tuple[int, float]]:
-            selector = fs.FileSelector(base, recursive=is_deep, allow_not_found=True)
-            return {
-                info.path[len(base) + 1 :]: (info.size or 0, info.mtime_ns / 1e9)
-                for info in files.get_file_info(selector)
-                if info.type == fs.FileType.File
-            }
-
-        return self._patiently(listed, folder)
-
+    @_patiently
     def delete(self, name: str) -> None:
         """Remove an object, if it is there."""
         files, folder = self._at
+        with suppress(FileNotFoundError):
+            files.delete_file(f"{folder}/{name}")
 
-        def remove() -> None:
-            try:
-                files.delete_file(f"{folder}/{name}")
-            except FileNotFoundError:
-                return
 
-        self._patiently(remove, name)
-
-    def _patiently(self, work: Callable[[], _T], name: str) -> _T:
-        for pause_s in (*_PAUSES_S, None):
-            try:
-                return work()
-            except FileNotFoundError:
-                raise
-            except (OSError, pa.ArrowException) as error:
-                if pause_s is None or _FOR_GOOD.search(str(error)):
-                    raise BucketError(f"{self.url}/{name}: {_line(error)}") from error
-                time.sleep(pause_s)
-        raise AssertionError("unreachable")
+def s3_place(url: str) -> dict[str, str | None]:
+    """The endpoint, scheme and region of an address, from its query or the environment."""
+    query = dict(parse_qsl(urlsplit(url).query))
+    environ = os.environ
+    return {
+        "endpoint_override": query.get("endpoint_override") or environ.get("AWS_ENDPOINT_URL"),
+        "scheme": query.get("scheme"),
+        "region": query.get("region")
+        or environ.get("AWS_REGION")
+        or environ.get("AWS_DEFAULT_REGION"),
+    }
 
 
 def _line(error: BaseException) -> str:

@@ -14,8 +14,8 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 from ...errors import StoreError
 from ..durable import to_checked_json_bytes, without_checksum
@@ -27,7 +27,7 @@ CHECKPOINTS = "checkpoints"
 MAIL = "commands"
 """Folder of a run where readers leave commands, for whoever copies it to deliver."""
 MAX_MAIL_BYTES = 65_536
-_MAIL_NAME = re.compile(r"[0-9]{20}-[0-9a-f]{6}\.json")
+MAIL_NAME = re.compile(r"[0-9]{20}-[0-9a-f]{6}\.json")
 FORMAT = 1
 _SMALL_FILE = re.compile(
     r"run\.json|journal\.ndjson|journal\.tail|journal/[0-9]{6,}\.ndjson|pack/[0-9]{6,}/pack\.json"
@@ -44,18 +44,7 @@ def manifest_name(run_name: str) -> str:
     return f"{MANIFESTS}/{run_name}.json"
 
 
-def is_mail(name: str) -> bool:
-    """Whether an object in the folder of commands has the name of one."""
-    return _MAIL_NAME.fullmatch(name) is not None
-
-
-def is_small_file(path: str) -> bool:
-    """Whether a path of a run, relative to its folder, is named by the manifest."""
-    return _SMALL_FILE.fullmatch(path) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Some bytes of a file, as an object of their own that is named by its content."""
 
     name: str
@@ -88,20 +77,8 @@ class Manifest:
     files: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        files = {
-            path: [[part.name, part.num_bytes, part.sha256] for part in parts]
-            for path, parts in self.files.items()
-        }
         return to_checked_json_bytes(
-            {
-                "format": FORMAT,
-                "run_id": self.run_id,
-                "writer": self.writer,
-                "generation": self.generation,
-                "written_at": self.written_at,
-                "is_held": self.is_held,
-                "files": files,
-            }
+            {"format": FORMAT, **{f.name: getattr(self, f.name) for f in fields(self)}}
         )
 
     @classmethod
@@ -118,7 +95,7 @@ class Manifest:
             if value["format"] != FORMAT:
                 raise ValueError(f"format {value['format']!r} is not {FORMAT}: update echoscope")
             files = {path: tuple(map(_part, parts)) for path, parts in value["files"].items()}
-            if not all(map(is_small_file, files)):
+            if not all(map(_SMALL_FILE.fullmatch, files)):
                 raise ValueError("it names a file that no run has")
             return cls(
                 run_id=str(value["run_id"]),

@@ -15,8 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,10 @@ def local_folder(path: str | Path) -> Path:
     if url is None:
         return Path(path)
     root = RemoteRoot(Bucket(url))
-    place, question, query = url.partition("?")
-    above, _, name = place.rpartition("/")
-    if above.endswith(":/") or not RUN_NAME.fullmatch(name) or root.is_known:
+    above, name = root.bucket.parent()
+    if above.url.partition("?")[0].endswith(":/") or not RUN_NAME.fullmatch(name) or root.is_known:
         return root.opened()
-    parent = RemoteRoot(Bucket(f"{above}{question}{query}"))
-    return parent.opened_run(name) or root.opened()
+    return RemoteRoot(above).opened_run(name) or root.opened()
 
 
 @dataclass(frozen=True)
@@ -144,20 +143,13 @@ class RemoteRoot:
         return names
 
     def follow(self) -> None:
-        """`pull`, where the last one is some seconds ago. A storage that is silent is no error."""
-        if _is_due(self.folder):
-            try:
-                self.pull()
-            except StoreError:
-                return  # what is here is shown; it says itself how old it is
+        """As `RemoteRun.follow`, of all runs."""
+        _pull_if_due(self.folder, self.pull)
 
     def _make_folder(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.is_known:
-            note = self.folder / ROOT_JSON
-            temporary = note.with_name(f"{ROOT_JSON}.{new_id()}")
-            temporary.write_text(json.dumps({"url": self.bucket.url}))
-            os.replace(temporary, note)
+            _replace(self.folder / ROOT_JSON, json.dumps({"url": self.bucket.url}).encode())
 
 
 @dataclass(frozen=True)
@@ -167,10 +159,10 @@ class RemoteRun:
     path: Path
     root: Bucket
     """The root that holds it."""
-    _own: Bucket = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_own", self.root.within(self.path.name))
+    @cached_property
+    def _own(self) -> Bucket:
+        return self.root.within(self.path.name)
 
     @classmethod
     def of(cls, path: Path) -> RemoteRun | None:
@@ -184,11 +176,7 @@ class RemoteRun:
 
     def follow(self) -> None:
         """`pull`, where the last one is some seconds ago. A storage that is silent is no error."""
-        if _is_due(self.path):
-            try:
-                self.pull()
-            except StoreError:
-                return
+        _pull_if_due(self.path, self.pull)
 
     def pull(self) -> bool:
         """Bring the small files to the state of the manifest; whether there is such a run.
@@ -223,7 +211,7 @@ class RemoteRun:
         """Bring everything here, and make a run of this disk of the copy."""
         objects = [
             path
-            for path in self._own.names(is_deep=True)
+            for path in self._own.names("", is_deep=True)
             if is_data_path(path) or _CHECKPOINT_FILE.fullmatch(path)
         ]
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
@@ -269,9 +257,8 @@ class RemoteRun:
                 if entry.name != LOCK:
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
             state = None
-        had = {
-            path: tuple(map(tuple, parts)) for path, parts in (state or {}).get("files", {}).items()
-        }
+        stored = (state or {}).get("files", {})
+        had = {path: tuple(map(tuple, parts)) for path, parts in stored.items()}
         # Packs and complete pieces before the live one: a reader looks for them by its number.
         for path in sorted(
             manifest.files, key=lambda p: (p == "journal.tail", p == "journal.ndjson", p)
@@ -279,10 +266,9 @@ class RemoteRun:
             parts = manifest.files[path]
             target = self.path / path
             before = had.get(path, ()) if target.exists() else ()
-            now = tuple((part.name, part.num_bytes, part.sha256) for part in parts)
-            if before == now:
+            if before == parts:
                 continue
-            if before and now[: len(before)] == before and path == "journal.ndjson":
+            if before and parts[: len(before)] == before and path == "journal.ndjson":
                 self._append(target, parts[len(before) :])
             else:
                 self._write(target, parts)
@@ -301,14 +287,9 @@ class RemoteRun:
             "written_at": manifest.written_at,
             "is_held": manifest.is_held,
             "seen_at": state["seen_at"] if is_same and state else time.time(),
-            "files": {
-                path: [[part.name, part.num_bytes, part.sha256] for part in parts]
-                for path, parts in manifest.files.items()
-            },
+            "files": manifest.files,
         }
-        temporary = self.path / f"{COPY_JSON}.{new_id()}.tmp"
-        temporary.write_bytes(to_checked_json_bytes(value))
-        os.replace(temporary, self.path / COPY_JSON)
+        _replace(self.path / COPY_JSON, to_checked_json_bytes(value))
 
     def _content(self, parts: Iterable[Part]) -> bytes:
         return b"".join(part.check(self._own.get(part.name)) for part in parts)
@@ -327,9 +308,7 @@ class RemoteRun:
             os.replace(partial, target.parent)
             return
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f"{target.name}.{new_id()}.tmp")
-        temporary.write_bytes(data)
-        os.replace(temporary, target)
+        _replace(target, data)
 
 
 def bring_home(url: str, target: Path, on_progress: Callable[[int, int], None]) -> Path:
@@ -343,12 +322,11 @@ def bring_home(url: str, target: Path, on_progress: Callable[[int, int], None]) 
         NotARunError: there is none.
         StoreError: the folder exists, the storage does not answer, or the copy is not whole.
     """
-    place, question, query = url.partition("?")
-    above, _, name = place.rpartition("/")
+    above, name = Bucket(url).parent()
     if target.exists():
         raise StoreError(f"{target} exists: name a folder that does not, or remove it")
     partial = target.with_name(f".{target.name}.{new_id()}.tmp") / name
-    run = RemoteRun(partial, Bucket(f"{above}{question}{query}"))
+    run = RemoteRun(partial, above)
     try:
         if not run.pull():
             raise NotARunError(f"{url}: no run was copied there")
@@ -390,10 +368,18 @@ def _state(path: Path) -> Mapping[str, Any] | None:
         return None  # cut off: the next pull writes it anew
 
 
-def _is_due(path: Path) -> bool:
+def _pull_if_due(path: Path, pull: Callable[[], object]) -> None:
     now = time.monotonic()
     with _lock:
         if now - _looked.get(path, -EVERY_S) < EVERY_S:
-            return False
+            return
         _looked[path] = now
-        return True
+    with suppress(StoreError):  # what is here is shown; it says itself how old it is
+        pull()
+
+
+def _replace(target: Path, data: bytes) -> None:
+    """Let readers see the file as it was or as it is; not synced: it can be fetched again."""
+    temporary = target.with_name(f"{target.name}.{new_id()}.tmp")
+    temporary.write_bytes(data)
+    os.replace(temporary, target)

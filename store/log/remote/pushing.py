@@ -27,13 +27,13 @@ from .bucket import Bucket
 from .manifest import (
     CHECKPOINTS,
     MAIL,
+    MAIL_NAME,
     MANIFESTS,
     MAX_MAIL_BYTES,
     MAX_PART_BYTES,
     RUN_NAME,
     Manifest,
     Part,
-    is_mail,
     manifest_name,
     read_manifest,
 )
@@ -62,7 +62,6 @@ class _Sent:
     inode: int
     parts: tuple[Part, ...]
     num_bytes: int
-    changed_ns: int
 
 
 def check_root(url: str, run_name: str) -> None:
@@ -130,7 +129,7 @@ class Pushing:
         """Put commands that readers have left at the copy into the run's mailbox."""
         for name in sorted(self._own.names(MAIL)):
             path = f"{MAIL}/{name}"
-            if is_mail(name):
+            if MAIL_NAME.fullmatch(name):
                 try:
                     data = self._own.get(path)
                 except FileNotFoundError:
@@ -144,21 +143,20 @@ class Pushing:
     def _push_once(self) -> int:
         there = self._known_objects()
         is_held = is_locked(self._layout.writer_lock)
-        tail = self._small("journal.tail")
+        small = {"journal.tail": self._small("journal.tail")}
         self._index.refresh()
         self._index.events.clear()
         entries = {entry.path for group in self._index.groups for entry in group.files}
-        small = [tail, *map(self._small, self._small_files())]
-        files = {path: sent.parts for path, (sent, _) in small if sent.parts}
+        small |= {path: self._small(path) for path in self._small_files()}
+        files = {path: sent.parts for path, (sent, _) in small.items() if sent.parts}
         if self._layout.pack_numbers() != sorted(self._index.packs):
             raise _MovedError
-        new_parts = {part.name: data for _, (_, new) in small for part, data in new}
+        new_parts = {part.name: data for _, new in small.values() for part, data in new}
         num_before = len(there)
         self._upload({path: self._layout.root / path for path in entries - there}, there)
         self._upload({n: d for n, d in new_parts.items() if n not in there}, there)
         num_written = len(there) - num_before
-        for path, (sent, _) in small:
-            self._sent[path] = sent
+        self._sent |= {path: sent for path, (sent, _) in small.items()}
         before = self._manifest
         is_same = before is not None and (before.files, before.is_held) == (files, is_held)
         age_s = math.inf if before is None else time.time() - before.written_at
@@ -191,7 +189,7 @@ class Pushing:
             self._manifest = self._read_manifest()
             self._there = {
                 name
-                for name in self._own.names(is_deep=True)
+                for name in self._own.names("", is_deep=True)
                 if not name.startswith((f"{MAIL}/", f"{CHECKPOINTS}/"))
             }
         return self._there
@@ -208,7 +206,7 @@ class Pushing:
             "journal.ndjson",
         ]
 
-    def _small(self, path: str) -> tuple[str, tuple[_Sent, list[tuple[Part, bytes]]]]:
+    def _small(self, path: str) -> tuple[_Sent, list[tuple[Part, bytes]]]:
         """A small file as parts, and those of them that are new with their bytes.
 
         The journal only grows, and keeps its inode when a piece of it is complete.
@@ -219,32 +217,22 @@ class Pushing:
         size = live.end if is_live else stats.st_size
         if is_live and stats.st_ino != live.inode:
             raise _MovedError
-        sent = self._sent.get(path)
-        if path.startswith("journal/") and sent is None:
-            sent = self._sent.get("journal.ndjson")
-        grows = path.startswith("journal/") or is_live
-        if sent is not None and sent.inode == stats.st_ino:
-            if grows and size >= sent.num_bytes:
-                data = _bytes_of(file, sent.num_bytes, size)
-                new = [(Part.of(data), data)] if data else []
-                parts = (*sent.parts, *(part for part, _ in new))
-                return path, (_Sent(stats.st_ino, parts, size, stats.st_mtime_ns), new)
-            if not grows and sent.changed_ns == stats.st_mtime_ns and sent.num_bytes == size:
-                return path, (sent, [])
-        data = _bytes_of(file, 0, size)
+        before = _Sent(stats.st_ino, (), 0)
+        if is_live or path.startswith("journal/"):
+            sent = self._sent.get(path) or self._sent.get("journal.ndjson")
+            if sent is not None and sent.inode == stats.st_ino and size >= sent.num_bytes:
+                before = sent
+        data = _bytes_of(file, before.num_bytes, size)
         new = [(Part.of(block), block) for block in _blocks(data)]
-        parts = tuple(part for part, _ in new)
-        return path, (_Sent(stats.st_ino, parts, size, stats.st_mtime_ns), new)
+        parts = (*before.parts, *(part for part, _ in new))
+        return _Sent(stats.st_ino, parts, size), new
 
     def _upload(self, objects: dict[str, Path] | dict[str, bytes], there: set[str]) -> None:
-        def put(name: str, content: Path | bytes) -> str:
-            self._own.put(name, content)
-            return name
-
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
-            futures = [pool.submit(put, name, content) for name, content in objects.items()]
-            for future in futures:
-                there.add(future.result())
+            puts = {name: pool.submit(self._own.put, name, c) for name, c in objects.items()}
+            for name, put in puts.items():
+                put.result()
+                there.add(name)
 
     def _read_manifest(self) -> Manifest | None:
         """The manifest there; StoreError where it is another run's, or another process writes."""

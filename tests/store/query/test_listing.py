@@ -336,8 +336,7 @@ def test_the_worst_alarm_that_is_open(tmp_path: Path) -> None:
     )
     writer.close(status="finished")
     details = details_of(row_of(tmp_path, "a"))
-    found = (details.alarm_rule, details.alarm_severity, details.alarm_step)
-    assert found == ("WORST", "warning", 1)
+    assert details.alarm_rule == "WORST"
     assert details.has_text
 
 

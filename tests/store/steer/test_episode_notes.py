@@ -79,7 +79,6 @@ def test_two_writers_lose_nothing(finished_run: Path) -> None:
     for writer in writers:
         writer.join()
         assert writer.exitcode == 0
-    assert read_episode_notes(finished_run).num_unreadable == 0
     text = Layout(finished_run).episode_notes.read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     for who in "ab":
@@ -113,14 +112,13 @@ def test_a_bad_change_is_refused_when_it_is_built(build: Any, said: str) -> None
         "[" * 50_000,
     ],
 )
-def test_a_hostile_line_is_skipped_and_counted(finished_run: Path, line: str) -> None:
+def test_a_hostile_line_is_skipped(finished_run: Path, line: str) -> None:
     note_episodes(finished_run, label("good"))
     with Layout(finished_run).episode_notes.open("a") as file:
         file.write(line + "\n")
     note_episodes(finished_run, label("short"))
     noted = read_episode_notes(finished_run)
     assert noted.of(0, "t00000000-00000").labels == ("good", "short")
-    assert noted.num_unreadable == 1
 
 
 def test_too_many_labels_are_refused_all_together(finished_run: Path) -> None:

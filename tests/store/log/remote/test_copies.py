@@ -170,11 +170,11 @@ def test_what_no_manifest_names_any_more_is_removed_after_a_while(
     copying.push()
     pack(path, grace_s=0)
     copying.push()
-    names = set(Bucket(url).within("a").names(is_deep=True))
+    names = set(Bucket(url).within("a").names("", is_deep=True))
     assert any(name.startswith("seg/") for name in names), "somebody may still read them"
     monkeypatch.setattr(pushing, "_GRACE_S", -1.0)
     copying.push()
-    names = set(Bucket(url).within("a").names(is_deep=True))
+    names = set(Bucket(url).within("a").names("", is_deep=True))
     assert not any(name.startswith("seg/") for name in names)
     assert_equal_runs(path, f"{url}/a")
 
