@@ -87,7 +87,7 @@ class Machine:
     """Where the run is stored: of its disk."""
     gpus: Gpus = field(default_factory=Gpus.here)
     _process: psutil.Process = field(default_factory=psutil.Process)
-    _before: tuple[float, float, float] | None = None
+    _before: tuple[float, float, float] = field(init=False)
     """Clock, processor seconds of this process, bytes that all disks moved: at the last reading."""
 
     def __post_init__(self) -> None:
@@ -98,9 +98,7 @@ class Machine:
         """How busy it was since the last call, and how full it is now."""
         now, before = self._counted(), self._before
         self._before = now
-        seconds, processor_s, moved = (
-            (b - a for a, b in zip(before, now, strict=True)) if before else (math.nan,) * 3
-        )
+        seconds, processor_s, moved = (b - a for a, b in zip(before, now, strict=True))
         per_second = 1 / seconds if seconds > 0 else math.nan
         return {
             "system/cpu_frac": psutil.cpu_percent(interval=None) / 100,

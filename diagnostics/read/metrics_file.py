@@ -35,12 +35,8 @@ MAX_LINE_CHARS = 32_000_000
 MAX_DOCUMENT_BYTES = 256 << 20
 """A JSON document over several lines is read at once."""
 _SNIFF_BYTES = 262_144
-_UNICODE = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-"""Byte order marks: PowerShell writes what it redirects as UTF-16."""
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""PowerShell writes what it redirects so."""
 
 NO_TEXT = "is binary, and not of TensorBoard, trackio or W&B"
 NOT_METRICS = (
@@ -95,7 +91,7 @@ def _read_bytes(path: Path, reading: Reading) -> MetricTable:
     for matches, read in _BINARY_FORMS:
         if matches(head):
             return read(reading)
-    encoding = next((name for mark, name in _UNICODE if head.startswith(mark)), "utf-8")
+    encoding = "utf-16" if head.startswith(_UTF16) else "utf-8-sig"
     if wide := wide_encoding(head):
         raise MetricsFileError(f"{path}: seems to be text in {wide}: {conversion(wide)}")
     if b"\x00" in head and encoding != "utf-16":
@@ -146,7 +142,7 @@ def _read(path: Path, reading: Reading, lines: Lines) -> MetricTable:
     best = None if reader is None else reader.best()
     if reader is None or best is None:
         raise MetricsFileError(f"{path}: {NOT_METRICS}")
-    return best.finish(reader.notes())
+    return best.finish()
 
 
 def _read_json(path: Path, reading: Reading, lines: Lines, start: str) -> MetricTable | None:
@@ -169,7 +165,7 @@ def _read_json(path: Path, reading: Reading, lines: Lines, start: str) -> Metric
     else:
         reader.take(values)
     best = reader.best()
-    return None if best is None else best.finish(reader.notes())
+    return None if best is None else best.finish()
 
 
 def _documents(lines: Lines) -> list[Any]:

@@ -110,55 +110,44 @@ def parse_map(
     return out
 
 
-def decide(
-    columns: Mapping[str, FloatArray64],
-    mapping: Mapping[str, Meaning],
-    kept: RunMeaning | None = None,
-    final: Collection[str] = (),
-    given_by: str = "--map",
-    is_strict: bool = True,
-) -> tuple[RunMeaning, tuple[str, ...]]:
+@dataclass(slots=True)
+class Decision:
     """What columns mean, and notes for the user.
 
     A key that the source has itself wins over an alias. Rates of several environments are averaged
     into the key without a tag; mutual information over its ceiling becomes `dependence`; an entropy
     too large to be per token is divided by the length. A reward is a return, whatever its range.
 
-    Args:
-        columns: The values that decide, each of a length of its own.
-        kept: What was decided earlier.
-        final: Columns of which that stays.
-        given_by: Who gave the mapping, for the evidence.
-        is_strict: Raise where `mapping` is wrong; else the column is not read, and a note says so.
-
     Raises:
         MetricNameError: `mapping` calls something a share that is none.
     """
-    deciding = _Deciding(
-        columns, mapping, kept or RunMeaning(), frozenset(final), given_by, is_strict
-    )
-    deciding.read_columns()
-    deciding.average_tags()
-    deciding.derive()
-    return RunMeaning(tuple(deciding.entries)), tuple(deciding.notes)
-
-
-@dataclass(slots=True)
-class _Deciding:
-    """One decision of what columns mean."""
 
     columns: Mapping[str, FloatArray64]
+    """The values that decide, each of a length of its own."""
     mapping: Mapping[str, Meaning]
-    kept: RunMeaning
-    final: frozenset[str]
-    given_by: str
-    is_strict: bool
+    kept: RunMeaning = field(default_factory=RunMeaning)
+    """What was decided earlier."""
+    final: Collection[str] = ()
+    """Columns of which that stays."""
+    given_by: str = "--map"
+    """Who gave the mapping, for the evidence."""
+    is_strict: bool = True
+    """Raise where `mapping` is wrong; else the column is not read, and a note says so."""
     entries: list[ColumnMeaning] = field(default_factory=list)
     values: dict[str, FloatArray64] = field(default_factory=dict)
     """By key, also of columns that keep their name."""
     notes: list[str] = field(default_factory=list)
 
-    def read_columns(self) -> None:
+    def __post_init__(self) -> None:
+        self._read_columns()
+        self._average_tags()
+        self._derive()
+
+    @property
+    def meaning(self) -> RunMeaning:
+        return RunMeaning(tuple(self.entries))
+
+    def _read_columns(self) -> None:
         """Mapped columns, then final ones, then our own names, then the table's by rank."""
         ranked: list[tuple[int, int, str, Meaning | None]] = []
         for name in self.columns:
@@ -264,7 +253,7 @@ class _Deciding:
             raise MetricNameError(sentence)
         self.notes.append(sentence)
 
-    def average_tags(self) -> None:
+    def _average_tags(self) -> None:
         for rate in ("success_rate", "action_valid_frac", "action_effective_frac"):
             pattern = re.compile(rf"rollout/[^/]+/{rate}")
             members = tuple(sorted(key for key in self.values if pattern.fullmatch(key)))
@@ -275,7 +264,7 @@ class _Deciding:
         self.entries.append(ColumnMeaning(key=key, of=of, how=how, evidence=evidence))
         self.values[key] = np.empty(0)
 
-    def derive(self) -> None:
+    def _derive(self) -> None:
         """Keys that follow from others."""
         information = "info/first_turn/mutual_information"
         ceiling, dependence = f"{information}_ceiling", "info/first_turn/dependence"
@@ -312,7 +301,7 @@ class _Deciding:
             self.notes.append(f"{name} is too large to be per token: the KL rule does not read it")
 
     def _rename(self, key: str, name: str) -> None:
-        entry = next((e for e in self.entries if e.key == key), _as_named(self._column_of(key)))
+        entry = next((e for e in self.entries if e.key == key), _as_named(key))
         self.entries = [e for e in self.entries if e.key != key]
         self.entries.append(replace(entry, key=name, evidence="too large to be per token"))
         self.values[name] = self.values.pop(key)
@@ -411,10 +400,10 @@ class RowNamer:
             name: np.array(list(samples.values())) for name, samples in self._samples.items()
         }
         columns |= {name: np.empty(0) for name in self._final}
-        meaning, self.notes = decide(
+        decision = Decision(
             columns, self.mapping, self.meaning, self._final, self.given_by, is_strict=False
         )
-        self.meaning = self._without_left(meaning)
+        self.meaning, self.notes = self._without_left(decision.meaning), tuple(decision.notes)
         for name in [n for n, sample in self._samples.items() if len(sample) >= NUM_DECIDING]:
             self._final.add(name)
             del self._samples[name]

@@ -8,7 +8,8 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,6 @@ from .table import (
     TableBuilder,
     TooManyColumnsError,
     outcome_hints,
-    too_many_columns,
 )
 
 MAX_STEP = 2**53
@@ -104,16 +104,12 @@ def to_number(value: Any) -> float:
     Trainers write NaN where a loss broke, and leave out what was not computed: they differ.
     Percent signs, thousands separators, decimal commas and `np.float64(...)` are understood.
     """
-    if isinstance(value, bool):
-        return float(value)
     if isinstance(value, int | float):
         try:
             return _bounded(float(value))
         except OverflowError:
             return math.inf
-    if not isinstance(value, str) or not value:
-        return math.nan
-    return _number_in(value)
+    return _number_in(value) if isinstance(value, str) else math.nan
 
 
 def _bounded(number: float) -> float:
@@ -149,6 +145,21 @@ def finite_mean(numbers: Iterable[float]) -> float:
     return math.fsum(finite) / len(finite) if finite else math.nan
 
 
+def leaves(
+    group: Mapping[str, Any], transparent: Collection[str] = ()
+) -> Iterator[tuple[str, Any]]:
+    """Values inside nested groups, under the names of the groups, but for transparent ones."""
+    waiting: list[tuple[str, Any, int]] = [(str(k), v, 0) for k, v in reversed(list(group.items()))]
+    while waiting:
+        name, value, depth = waiting.pop()
+        if not isinstance(value, dict):
+            yield name, value
+        elif depth < MAX_DEPTH:
+            outer, slash, last = name.rpartition("/")
+            start = outer + slash if last in transparent else f"{name}/"
+            waiting += [(f"{start}{k}", v, depth + 1) for k, v in reversed(value.items())]
+
+
 def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Nested groups joined by `/`, and lists of numbers as their means.
 
@@ -156,15 +167,8 @@ def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
     {'step': 1, 'actor/entropy': 0.5, 'train/rewards': 0.5}
     """
     out: dict[str, Any] = {}
-    waiting: list[tuple[str, Any, int]] = [(str(k), v, 0) for k, v in reversed(list(entry.items()))]
-    while waiting:
-        name, value, depth = waiting.pop()
-        if isinstance(value, dict):
-            if depth < MAX_DEPTH:
-                start = "" if name.rpartition("/")[2] in TRANSPARENT else f"{name}/"
-                start = start or (f"{name.rpartition('/')[0]}/" if "/" in name else "")
-                waiting += [(f"{start}{k}", v, depth + 1) for k, v in reversed(value.items())]
-        elif isinstance(value, list):
+    for name, value in leaves(entry, TRANSPARENT):
+        if isinstance(value, list):
             numbers = [to_number(v) for v in value if isinstance(v, int | float)]
             if len(numbers) == len(value) and not math.isnan(mean := finite_mean(numbers)):
                 out[name] = mean
@@ -205,8 +209,8 @@ def _plan_of(names: tuple[str, ...]) -> _Plan:
         weights=tuple(name for name in names if spelling_of[name] in WORDS["sample_counts"]),
         summaries=tuple(name for name in names if is_summary_column(name)),
         is_chart=len(names) > 1 and sum(" - " not in name for name in names) <= 1,
-        has_series=len(names) <= 8 and bool(WORDS["series"] & set(spelling_of.values())),
-        has_phase=bool(WORDS["phases"] & set(spelling_of.values())),
+        has_series=len(names) <= 8 and not WORDS["series"].isdisjoint(spelling_of.values()),
+        has_phase=not WORDS["phases"].isdisjoint(spelling_of.values()),
     )
 
 
@@ -272,6 +276,8 @@ class Collector:
     _num_rows: int = 0
     _last_step: float | None = None
     num_lost: int = 0
+    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """What a reader has left out, and why -> how many."""
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Raises MetricsFileError where the file cannot hold the metrics of a run."""
@@ -283,12 +289,12 @@ class Collector:
             return
         fields = dict(record)
         if plan.has_series or plan.has_phase:
-            fields = _of_phase(_of_series(record))
+            fields = _of_phase(_of_series(record) if plan.has_series else record)
             plan = _plan_of(tuple(fields))
         if self.needs_known and len(self.names) > MAX_NOISE:
             fields = {n: v for n, v in fields.items() if n in self.names or meaning_of(n)}
         elif len(fields) > MAX_COLUMNS or len(self.names) > MAX_COLUMNS:
-            raise self._error(too_many_columns())
+            raise self._error(TooManyColumnsError())
         metrics = {key for n, key in plan.known if not math.isnan(to_number(fields.get(n)))}
         if self.needs_known and not metrics and not any(n in self.reading.mapping for n in fields):
             return
@@ -394,7 +400,7 @@ class Collector:
                 return step
         return None
 
-    def finish(self, notes: list[str] | None = None) -> MetricTable:
+    def finish(self, notes: Iterable[str] = ()) -> MetricTable:
         """The table.
 
         Raises:
@@ -406,7 +412,10 @@ class Collector:
             if name not in self.names:
                 columns = f"; columns: {listed(list(self.names), 10)}" if self.names else ""
                 raise self._error(f"--map names the column {name!r}, which is not there{columns}")
-        notes = list(notes or [])
+        left_out = [
+            f"left out: {counted(n, what)} {why}" for (what, why), n in self.left_out.items()
+        ]
+        notes = [*notes, *left_out]
         self._refuse_answers()
         if not self._runs:
             raise self._error(f"no row with a step was found ({self.kind})")
@@ -552,12 +561,10 @@ def _rows_of_chart(record: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
 
 def _of_series(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """A row that holds one metric by its name, `{"step": 3, "metric": "reward", "value": 0.5}`."""
-    if len(record) > 8:
-        return record
     by_word = {spelled(name): name for name in record}
     value = by_word.get("value", by_word.get("val"))
-    series = next((by_word[word] for word in by_word if word in WORDS["series"]), None)
-    if value is None or series is None or not isinstance(record[series], str):
+    series = next(by_word[word] for word in by_word if word in WORDS["series"])
+    if value is None or not isinstance(record[series], str):
         return record
     kept = {name: v for name, v in record.items() if name not in (value, series)}
     return {**kept, record[series]: record[value]}

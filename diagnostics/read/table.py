@@ -16,7 +16,7 @@ from echoscope.store.records import FloatArray64, IntArray64
 from echoscope.text.amounts import counted
 
 from .foreign_names import RETURN, SUCCESS, WORDS, Meaning, meaning_of, spelled
-from .names import decide, is_ours
+from .names import Decision, is_ours
 from .run_meaning import KIND, RunMeaning
 
 if TYPE_CHECKING:
@@ -56,9 +56,8 @@ Row = tuple[float, Mapping[str, float], float]
 class TooManyColumnsError(ValueError):
     """More different names than a run's metrics have."""
 
-
-def too_many_columns() -> str:
-    return f"holds more than {MAX_COLUMNS:,} different names; a table of metrics has fewer"
+    def __str__(self) -> str:
+        return f"holds more than {MAX_COLUMNS:,} different names; a table of metrics has fewer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,23 +98,19 @@ class MetricTable:
 
     def measured(self, key: str) -> tuple[IntArray64, FloatArray64]:
         """The steps at which a metric was measured, and its finite values there."""
-        values = self.columns.get(key, np.full(self.num_rows, np.nan))
+        values = self._column(key)
         is_there = np.isfinite(values)
         return self.steps[is_there], values[is_there]
+
+    def _column(self, key: str) -> FloatArray64:
+        return self.columns.get(key, np.full(self.num_rows, np.nan))
 
     def begins_with(self, shorter: MetricTable) -> bool:
         """Every row of a shorter table is one of this table's first rows, value by value."""
         n = shorter.num_rows
-        if not np.array_equal(self.steps[:n], shorter.steps):
-            return False
-        absent = np.full(n, np.nan)
-        return all(
-            np.array_equal(
-                self.columns[name][:n] if name in self.columns else absent,
-                shorter.columns.get(name, absent),
-                equal_nan=True,
-            )
-            for name in {**self.columns, **shorter.columns}
+        return np.array_equal(self.steps[:n], shorter.steps) and all(
+            np.array_equal(self._column(name)[:n], shorter._column(name), equal_nan=True)
+            for name in self.columns.keys() | shorter.columns
         )
 
     def rows(self, first: int = 0) -> Iterator[tuple[int, dict[str, float]]]:
@@ -176,7 +171,7 @@ class TableBuilder:
                 self._names[name] = self._size
                 self._size += 1
         if len(self._names) > MAX_COLUMNS:
-            raise TooManyColumnsError(too_many_columns())
+            raise TooManyColumnsError
         block = np.full((len(rows), self._size), np.nan)
         for index, (step, values, weight) in enumerate(rows):
             block[index, :NUM_FIXED] = step, weight
@@ -278,7 +273,8 @@ def named_table(
     Raises:
         MetricNameError: `mapping` calls something a share that is none.
     """
-    meaning, sentences = decide(raw, mapping)
+    decision = Decision(raw, mapping)
+    meaning = decision.meaning
     columns, sources = meaning.apply(raw)
     for key, values in columns.items():
         if not key.startswith(("loss/", "optim/")) and np.isinf(values).any():
@@ -290,7 +286,7 @@ def named_table(
         meaning=meaning,
         raw=raw,
         kind="folder",
-        notes=(*notes, *sentences),
+        notes=(*notes, *decision.notes),
     )
 
 
@@ -398,10 +394,18 @@ def stored_meaning(reader: RunReader) -> RunMeaning:
 
     Empty for other runs: ours need none, and an import decides on whole files.
     """
-    payloads = reader.sql(
-        "SELECT payload FROM diagnostics WHERE kind = $1 ORDER BY step DESC LIMIT 1", [KIND]
-    ).column("payload")
-    return RunMeaning.from_payload(payloads[0].as_py()) if len(payloads) else RunMeaning()
+    payload = newest_payload(reader, KIND)
+    return RunMeaning() if payload is None else RunMeaning.from_payload(payload)
+
+
+def newest_payload(reader: RunReader, kind: str, upto: int | None = None) -> str | None:
+    """The payload of a run's newest diagnostic record of a kind, up to a step; None without one."""
+    rows = reader.sql(
+        "SELECT payload FROM diagnostics WHERE kind = $1 AND ($2 IS NULL OR step <= $2) "
+        "ORDER BY step DESC LIMIT 1",
+        [kind, upto],
+    ).to_pylist()
+    return rows[0]["payload"] if rows else None
 
 
 def outcome_hints(table: MetricTable, mapping: Mapping[str, Meaning]) -> list[str]:

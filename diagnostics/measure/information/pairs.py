@@ -191,6 +191,12 @@ def _stratified(
         picks = np.sort(rng.choice(sizes[stratum], size=per_prompt, replace=False))
         drawn += [strata[stratum][pick] for pick in picks]
     turns = [pair.trajectory.turns[pair.turn] for pair in drawn]
+    num_pairs = int(sizes.sum())
+    alone = (
+        "there is one reasoning under one prompt"
+        if num_pairs == 1
+        else f"all {num_pairs} reasonings have the same prompt"
+    )
     return Draw(
         family=family,
         prompts=tuple(pair.prompt for pair in drawn[::per_prompt]),
@@ -202,11 +208,5 @@ def _stratified(
             for turn, pair in zip(turns, drawn, strict=True)
         ),
         source_M=tuple((pair.trajectory.id, pair.turn) for pair in drawn),
-        problem=_one_prompt(int(sizes.sum())) if size < 2 else "",
+        problem="" if size > 1 else f"{alone}: I(X;Z) needs two distinct prompts",
     )
-
-
-def _one_prompt(num_pairs: int) -> str:
-    if num_pairs == 1:
-        return "there is one reasoning under one prompt: I(X;Z) needs two distinct prompts"
-    return f"all {num_pairs} reasonings have the same prompt: I(X;Z) needs two distinct prompts"

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from echoscope.store.records import FloatArray, IntArray
 
@@ -135,10 +135,7 @@ class ModelScorer:
 
 def _padded(rows: Sequence[IntArray]) -> Tensor:
     """Token ids as long as the longest row, padded behind with token 0."""
-    ids = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = row
-    return torch.from_numpy(ids)
+    return pad_sequence([torch.tensor(row, dtype=torch.int64) for row in rows], batch_first=True)
 
 
 def _check_cache(model: nn.Module, cache: Any) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
+from operator import attrgetter
 
 import numpy as np
 
@@ -32,12 +33,10 @@ from .sample import (
     words,
 )
 from .similarity import (
-    by_prompt,
     dependence,
     most_alike,
     ngram_entropy,
     retrieve,
-    sibling_pairs,
     similarity,
 )
 from .templates import CommonGrams, find_template
@@ -102,11 +101,6 @@ def echo_share(now: str, before: str) -> float | None:
     before_grams = set(ngrams(earlier, size))
     grams = ngrams(tokens, size)
     return sum(gram in before_grams for gram in grams) / len(grams)
-
-
-def turn_pairs(episodes: Sequence[Trajectory]) -> list[tuple[Trajectory, Turn, Turn]]:
-    """Every two consecutive turns of an episode, (trajectory, before, now)."""
-    return [(episode, *pair) for episode in episodes for pair in pairwise(episode.turns)]
 
 
 MAX_MOVES, MAX_MOVE_WORDS, MAX_MOVE_CHARS = 64, 3, 60
@@ -243,10 +237,13 @@ def _measure_siblings(report: TextReport, sample: TextSample, similarity_nn: Flo
         report.missing(keys, sample.too_few_siblings)
         return
     texts = [reasoning.text for reasoning in sample.reasonings]
-    rows, columns = sibling_pairs(sample.prompt_n)
+    rows, columns = np.nonzero(np.triu(sample.prompt_n[:, None] == sample.prompt_n, k=1))
     alike = similarity_nn[rows, columns]
     is_equal = np.array([texts[i] == texts[j] for i, j in zip(rows, columns, strict=True)])
-    entropies = [ngram_entropy(group) for group in by_prompt(sample.reasonings)]
+    entropies = [
+        ngram_entropy([reasoning.words for reasoning in siblings])
+        for _, siblings in groupby(sample.reasonings, key=attrgetter("prompt"))
+    ]
     report.values |= {
         "sibling_distance": max(0.0, float(1.0 - alike.mean())),
         "near_duplicate_frac": float(((alike >= NEAR_DUPLICATE) | is_equal).mean()),
@@ -294,7 +291,8 @@ def _measure_echo(report: TextReport, sample: TextSample) -> None:
     cut = slice(MAX_CHARS)
     pairs = [
         (echo_share(now.reasoning[cut], before.reasoning[cut]), episode, now)
-        for episode, before, now in turn_pairs(sample.episodes)
+        for episode in sample.episodes
+        for before, now in pairwise(episode.turns)
     ]
     echoes = [(share, episode, now) for share, episode, now in pairs if share is not None]
     why = "no episode has two turns in a row that reason"

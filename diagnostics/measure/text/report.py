@@ -92,14 +92,8 @@ class TextReport:
     def record(self, step: int) -> DiagnosticRecord:
         """What is stored beside the metrics: kind `text`, JSON with `template` (or null),
         `exemplars` and `reasons`. It names trajectories and spans, and copies no response."""
-        payload = {
-            "template": None if self.template is None else asdict(self.template),
-            "exemplars": {
-                kind: [asdict(exemplar) for exemplar in exemplars]
-                for kind, exemplars in self.exemplars.items()
-            },
-            "reasons": self.reasons,
-        }
+        fields = asdict(self)
+        payload = {name: fields[name] for name in ("template", "exemplars", "reasons")}
         return DiagnosticRecord(step=step, kind="text", payload=json.dumps(payload))
 
 
@@ -111,9 +105,9 @@ class StoredText:
     exemplars: Mapping[str, tuple[Exemplar, ...]] = field(default_factory=dict)
 
 
-def read_record(record: DiagnosticRecord) -> StoredText:
-    """The findings in a record that `TextReport.record` wrote; none in one that is malformed."""
+def read_record(payload: str | None) -> StoredText:
+    """The findings in a record that `TextReport.record` wrote; none where it is malformed."""
     try:
-        return TypeAdapter(StoredText).validate_json(record.payload or "{}")
+        return TypeAdapter(StoredText).validate_json(payload or "{}")
     except ValidationError:
         return StoredText()

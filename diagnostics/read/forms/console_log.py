@@ -130,9 +130,9 @@ _ELEMENT = re.compile("|".join(f"(?:{element})" for element in _ELEMENTS))
 _GLUE = re.compile(_AFTER)
 _LOGGER = re.compile(r"(?P<name>[A-Za-z_][\w.]{0,40})(?:\[\d+\])? (?:-|\||:) (?!\s*[-+.]?\d)")
 """The name of a logger, behind a time or a level and before a dash."""
-_BULLET = re.compile(
-    r"(?:[•●◦‣▪▶►→➤✓✔✅❌⚡*·»└├│╰╭╮╯─]+|[\U0001F300-\U0001FAFF\u2600-\u27BF\uFE0F\u200D]+"
-    r"|-(?=\s)|>(?=\s))\s*"
+_BULLETS = re.compile(
+    r"^\s*(?:(?:[•●◦‣▪▶►→➤✓✔✅❌⚡*·»└├│╰╭╮╯─]+|[\U0001F300-\U0001FAFF\u2600-\u27BF\uFE0F\u200D]+"
+    r"|-(?=\s)|>(?=\s))\s*){0,3}"
 )
 MAX_ELEMENTS = 8
 
@@ -152,11 +152,10 @@ def without_prefix(text: str) -> str:
     >>> without_prefix("(TaskRunner pid=7) [GRPO] Step 3: reward 0.5")
     'Step 3: reward 0.5'
     """
-    offset, num_found = 0, 0
     rest = text.lstrip()
     if rest[:1] in "|┃║{+":
         return text
-    offset = len(text) - len(rest)
+    offset, num_found = len(text) - len(rest), 0
     is_row = text.rstrip()[-1:] in tuple("|┃│║+┓┩┘╗╣")
     while num_found < MAX_ELEMENTS:
         match = _ELEMENT.match(text, offset) or (_logger_at(text, offset) if num_found else None)
@@ -178,13 +177,7 @@ def without_bullet(text: str) -> str:
     >>> without_bullet("  • Loss: 0.5"), without_bullet("- reward: -1")
     ('Loss: 0.5', 'reward: -1')
     """
-    offset = len(text) - len(text.lstrip())
-    for _ in range(3):
-        match = _BULLET.match(text, offset)
-        if match is None or match.end() == offset:
-            break
-        offset = match.end()
-    return text[offset:]
+    return _BULLETS.sub("", text, count=1)
 
 
 def step_marker(text: str) -> Marker | None:
@@ -286,21 +279,15 @@ def _is_outcome(name: str) -> bool:
 
 
 @dataclass(slots=True)
-class _Block:
-    """Pairs of lines that follow each other, until one of them comes again."""
-
-    marker: Marker | None = None
-    values: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class ConsoleLog:
     """Reads a log line by line."""
 
     reading: Reading
     kind: str = "log"
     _collectors: dict[str, Collector] = field(default_factory=dict)
-    _block: _Block = field(default_factory=_Block)
+    _block: dict[str, float] = field(default_factory=dict)
+    """Pairs of lines that follow each other, until one of them comes again."""
+    _block_marker: Marker | None = None
     _section: str = ""
     """Of a table with a pair a row: what stands before the names that follow."""
     _header: list[str] = field(default_factory=list)
@@ -327,14 +314,10 @@ class ConsoleLog:
         family = self.leader()
         return None if family is None else self._collectors[family]
 
-    def notes(self) -> list[str]:
-        """Nothing of a log is left out that a user must know of."""
-        return []
-
     def close_open(self) -> None:
         """What was read of a block is all of it."""
-        self._add(BLOCKS, self._block.values, self._block.marker)
-        self._block = _Block()
+        self._add(BLOCKS, self._block, self._block_marker)
+        self._block, self._block_marker = {}, None
 
     def collector(self, family: str) -> Collector | None:
         """The records of one family."""
@@ -464,31 +447,31 @@ class ConsoleLog:
         self, text: str, marker: Marker | None, metrics: Mapping[str, float], num_chars: int
     ) -> None:
         """`num_chars`: how much of the line its pairs are."""
-        block = self._block
+        before = self._block_marker
         if (
             marker
-            and block.marker is None
-            and any(map(_is_outcome, block.values))
+            and before is None
+            and any(map(_is_outcome, self._block))
             and re.search(r"\w\s*[:=]\s*\d+\s*$", text)
         ):
-            block.marker = marker  # the step stands at the end of what it counts
+            self._block_marker = marker  # the step stands at the end of what it counts
             self.close_open()
             return
-        if marker and marker[0] < _IN_BAR and (not block.marker or marker[0] <= block.marker[0]):
-            if marker != block.marker:
+        if marker and marker[0] < _IN_BAR and (not before or marker[0] <= before[0]):
+            if marker != before:
                 self.close_open()
-            self._block.marker = marker
+            self._block_marker = marker
         is_pairs = num_chars >= 0.6 * len(re.sub(r"[\W_]", "", text))
         if is_pairs or len(metrics) == 1 == len(re.findall(r"[:=]\s*\S", text)):
             self._extend(metrics)
 
     def _extend(self, pairs: Mapping[str, float]) -> None:
         """Add pairs to the block; a name that comes again begins another of the same step."""
-        if any(name in self._block.values for name in pairs):
-            marker = self._block.marker
+        if not self._block.keys().isdisjoint(pairs):
+            marker = self._block_marker
             self.close_open()
-            self._block.marker = marker
-        self._block.values.update(pairs)
+            self._block_marker = marker
+        self._block.update(pairs)
 
 
 def _with_step(record: Mapping[str, float], marker: Marker | None) -> dict[str, float]:

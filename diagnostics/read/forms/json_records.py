@@ -9,10 +9,12 @@ from html.parser import HTMLParser
 from typing import Any
 
 from ..foreign_names import meaning_of, step_column
-from ..records import MAX_DEPTH, flat
+from ..records import MAX_DEPTH, flat, leaves
 
 Record = dict[str, Any]
 _DECODER = json.JSONDecoder()
+_NO_GAP = re.compile(r"[^\s,\x00-\x1f]")
+"""Where a value begins."""
 _HISTORIES = ("log_history", "history", "logs", "metrics", "records", "steps", "rows", "data")
 """Where documents keep their rows, the likeliest first."""
 MAX_GROUPS = 64
@@ -29,13 +31,9 @@ def parsed(text: str | bytes) -> Any:
 def documents(text: str) -> Iterator[Any]:
     """JSON values that follow each other, each over any number of lines; stops at what is none."""
     offset = 0
-    while offset < len(text):
-        gap = re.compile(r"[\s,\x00-\x1f]*").match(text, offset)
-        offset = gap.end() if gap else offset
-        if offset >= len(text):
-            return
+    while start := _NO_GAP.search(text, offset):
         try:
-            value, offset = _DECODER.raw_decode(text, offset)
+            value, offset = _DECODER.raw_decode(text, start.start())
         except (ValueError, RecursionError):
             return
         yield value
@@ -116,14 +114,7 @@ def _of_columns(group: Mapping[str, Any]) -> list[Record]:
 
     Lists of another length than the step's (or than most) are left out.
     """
-    columns: dict[str, list[Any]] = {}
-    waiting: list[tuple[str, Any, int]] = [(str(k), v, 0) for k, v in reversed(list(group.items()))]
-    while waiting:
-        name, value, depth = waiting.pop()
-        if _is_numbers(value) and len(value) > 1:
-            columns[name] = value
-        elif isinstance(value, dict) and depth < MAX_DEPTH:
-            waiting += [(f"{name}/{k}", v, depth + 1) for k, v in reversed(value.items())]
+    columns = {name: v for name, v in leaves(group) if _is_numbers(v) and len(v) > 1}
     if not columns:
         return []
     if len({name.partition("/")[0] for name in columns}) == 1 and all("/" in n for n in columns):

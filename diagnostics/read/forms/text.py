@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from echoscope.text.amounts import counted
-
 from ..foreign_names import OUTCOMES
 from ..records import Collector, Reading, refuse_export
 from .console_log import ConsoleLog
@@ -27,16 +25,12 @@ class Reader(Protocol):
     def best(self) -> Collector | None:
         """The records so far; None where there are none. Nothing follows the last line."""
 
-    def notes(self) -> list[str]:
-        """What a user must know."""
-
 
 class JsonLines:
     """A JSON value a line."""
 
     def __init__(self, reading: Reading, *, is_only: bool = False) -> None:
         self.collector = Collector(reading, "json")
-        self.num_bad = 0
         self._name, self._is_only = Path(reading.path).stem, is_only
 
     def feed(self, lines: Iterable[str]) -> None:
@@ -46,16 +40,13 @@ class JsonLines:
         """As `feed`, of values that were parsed."""
         for value in values:
             records = records_of(value, name=self._name, is_only=self._is_only)
-            self.num_bad += not records
+            if not records:
+                self.collector.left_out["line", "without a JSON object"] += 1
             for record in records:
                 self.collector.add(record)
 
     def best(self) -> Collector | None:
         return self.collector if self.collector.num_records else None
-
-    def notes(self) -> list[str]:
-        lines = counted(self.num_bad, "line")
-        return [f"left out: {lines} without a JSON object"] if self.num_bad else []
 
 
 def reader_of(reading: Reading, lines: Lines) -> Reader | None:

@@ -141,9 +141,7 @@ def _take(message: bytes, run: WandbRun) -> dict[str, float] | None:
 
 
 def _row(message: bytes) -> dict[str, float]:
-    out: dict[str, float] = {}
-    for key, value in _items(message).items():
-        _flatten(key, value, out)
+    out = dict(_numbers(_items(message)))
     for number, step in _groups(message):
         if number == 2 and "_step" not in out:
             steps = [float(v) for n, v in fields(step) if n == 1 and isinstance(v, int)]
@@ -153,10 +151,7 @@ def _row(message: bytes) -> dict[str, float]:
 
 def numbers_of_row(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a row as W&B's API gives it; tables, pictures and texts are left out."""
-    out: dict[str, float] = {}
-    for key, value in row.items():
-        _flatten(str(key), value, out)
-    return without_clocks(out)
+    return without_clocks(dict(_numbers(row)))
 
 
 def without_clocks(row: Mapping[str, float]) -> dict[str, float]:
@@ -174,16 +169,15 @@ def without_clocks(row: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in row.items() if name not in dropped}
 
 
-def _flatten(key: str, value: Any, out: dict[str, float], depth: int = 0) -> None:
+def _numbers(
+    group: Mapping[str, Any], start: str = "", depth: int = 0
+) -> Iterator[tuple[str, float]]:
     """Numbers under their dotted names; tables, pictures and texts are no metrics."""
-    if isinstance(value, bool | int | float):
-        out[key] = float(value)
-    elif isinstance(value, str):
-        if value in ("NaN", "Infinity", "-Infinity"):
-            out[key] = float(value)
-    elif isinstance(value, Mapping) and "_type" not in value and depth < _MAX_NESTING:
-        for name, inner in value.items():
-            _flatten(f"{key}.{name}", inner, out, depth + 1)
+    for key, value in group.items():
+        if isinstance(value, int | float) or value in ("NaN", "Infinity", "-Infinity"):
+            yield f"{start}{key}", float(value)
+        elif isinstance(value, Mapping) and "_type" not in value and depth < _MAX_NESTING:
+            yield from _numbers(value, f"{start}{key}.", depth + 1)
 
 
 def _groups(message: bytes) -> Iterator[tuple[int, bytes]]:
