@@ -228,22 +228,21 @@ class Reading:
     def table(
         self,
         kind: str,
-        rows: Iterable[Mapping[str, Any]],
+        rows: Callable[[Collector], Iterable[Mapping[str, Any]]],
         nothing: str,
-        notes: Callable[[], list[str]] = list,
     ) -> MetricTable:
         """The table of a source whose rows are read one by one.
 
         Args:
+            rows: Gives the rows, and tells the collector what is left out of them.
             nothing: What is said where there is no row.
-            notes: Called after the last row: what a user must know.
         """
         collector = Collector(self, kind)
-        for row in rows:
+        for row in rows(collector):
             collector.add(row)
         if not collector.num_records:
-            raise MetricsFileError(f"{self.path}: {'; '.join([nothing, *notes()])}")
-        return collector.finish(notes())
+            raise MetricsFileError(f"{self.path}: {'; '.join([nothing, *collector.told()])}")
+        return collector.finish()
 
 
 @dataclass(slots=True)
@@ -278,6 +277,8 @@ class Collector:
     num_lost: int = 0
     left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     """What a reader has left out, and why -> how many."""
+    notes: list[str] = field(default_factory=list)
+    """What else it tells a user."""
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Raises MetricsFileError where the file cannot hold the metrics of a run."""
@@ -400,7 +401,12 @@ class Collector:
                 return step
         return None
 
-    def finish(self, notes: Iterable[str] = ()) -> MetricTable:
+    def told(self) -> list[str]:
+        """What a user must know of the source."""
+        left_out = [f"{counted(n, what)} {why}".strip() for (what, why), n in self.left_out.items()]
+        return [*(f"left out: {sentence}" for sentence in left_out), *self.notes]
+
+    def finish(self) -> MetricTable:
         """The table.
 
         Raises:
@@ -412,10 +418,7 @@ class Collector:
             if name not in self.names:
                 columns = f"; columns: {listed(list(self.names), 10)}" if self.names else ""
                 raise self._error(f"--map names the column {name!r}, which is not there{columns}")
-        left_out = [
-            f"left out: {counted(n, what)} {why}" for (what, why), n in self.left_out.items()
-        ]
-        notes = [*notes, *left_out]
+        notes = self.told()
         self._refuse_answers()
         if not self._runs:
             raise self._error(f"no row with a step was found ({self.kind})")

@@ -175,12 +175,12 @@ def _tables_or_reason(
     except (MetricsFileError, OSError) as error:
         if not is_of_folder:
             raise
+        reason = str(error).removeprefix(f"{file}: ")
         if isinstance(error, OSError):
-            folder.refused.add(error.strerror or str(error), str(relative))
+            folder.refused.add(error.strerror or reason, str(relative))
         elif isinstance(error, ExportedFileError) or _LOOKS_LIKE_METRICS.search(file.name):
-            folder.refused.add(str(error).removeprefix(f"{file}: "), str(relative))
+            folder.refused.add(reason, str(relative))
         else:
-            reason = str(error).removeprefix(f"{file}: ")
             folder.passed[str(relative)] = "" if reason in _GENERIC else reason
         return []
 

@@ -99,10 +99,7 @@ class Opened:
         for e in (exemplar for name in findings for exemplar in stored.exemplars.get(name, ())):
             if e.trajectory_id not in prompts:
                 prompts |= _prompts_beside(self.reader, e.trajectory_id)
-            exemplar_here = Shown(
-                trajectory_id=e.trajectory_id, turn=e.turn, spans=e.spans, note=e.note
-            )
-            places.setdefault(prompts.get(e.trajectory_id, e.trajectory_id), exemplar_here)
+            places.setdefault(prompts.get(e.trajectory_id, e.trajectory_id), e)
         pattern, template = stored.template, ""
         if pattern is not None and pattern.match_frac >= LEAST_SHARED:
             template = template_words(pattern.text, pattern.match_frac)

@@ -96,7 +96,7 @@ def read_address(
     finally:
         question.close()
     reading = Reading(address, mapping or {})
-    table = reading.table("wandb", run.rows, "the run has no row of metrics")
+    table = reading.table("wandb", lambda _: run.rows, "the run has no row of metrics")
     return RunMetrics(name=run.name, table=replace(table, run=run.name), files=(address,))
 
 

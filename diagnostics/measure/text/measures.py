@@ -21,7 +21,8 @@ import numpy as np
 from echoscope.store.records import FinishReason, FloatArray64, RolloutBatch, Trajectory, Turn
 from echoscope.text.amounts import percent
 
-from .report import MAX_EXEMPLARS, Exemplar, TextReport
+from ...judge.record import Shown
+from .report import MAX_EXEMPLARS, TextReport
 from .sample import (
     MAX_CHARS,
     Reasoning,
@@ -370,18 +371,18 @@ def _why_broken(turn: Turn) -> str:
 
 def _in_reasoning(
     reasoning: Reasoning, spans: Sequence[tuple[int, int]], note: str
-) -> tuple[int, Exemplar]:
+) -> tuple[int, Shown]:
     """A prompt, and spans of its reasoning as spans of the response."""
     shifted = tuple((reasoning.start + start, reasoning.start + end) for start, end in spans)
-    return reasoning.prompt, Exemplar(
+    return reasoning.prompt, Shown(
         trajectory_id=reasoning.trajectory_id, turn=reasoning.turn, spans=shifted, note=note
     )
 
 
 def _in_turn(
     episode: Trajectory, turn: Turn, span: tuple[int, int] | None, note: str
-) -> tuple[str, Exemplar]:
+) -> tuple[str, Shown]:
     """A prompt, and a place in an episode of it."""
-    return episode.prompt_key, Exemplar(
+    return episode.prompt_key, Shown(
         trajectory_id=episode.id, turn=turn.index, spans=(span or (0, 0),), note=note
     )

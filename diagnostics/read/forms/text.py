@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..foreign_names import OUTCOMES
 from ..records import Collector, Reading, refuse_export
@@ -14,16 +14,6 @@ from .delimited_text import NUM_SAMPLED, Columns, Dialect, dialect_of
 from .json_records import parsed, records_of
 
 Lines = Callable[[], Iterator[str]]
-
-
-class Reader(Protocol):
-    """Reads a text line by line."""
-
-    def feed(self, lines: Iterable[str]) -> None:
-        """Raises MetricsFileError where the text cannot hold the metrics of a run."""
-
-    def best(self) -> Collector | None:
-        """The records so far; None where there are none. Nothing follows the last line."""
 
 
 class JsonLines:
@@ -47,6 +37,10 @@ class JsonLines:
 
     def best(self) -> Collector | None:
         return self.collector if self.collector.num_records else None
+
+
+Reader = JsonLines | Columns | ConsoleLog
+"""Reads a text line by line (`feed`). `best` has the records so far, None where there are none."""
 
 
 def reader_of(reading: Reading, lines: Lines) -> Reader | None:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from echoscope.text.amounts import counted
 
-from ..records import MetricsFileError, Reading
+from ..records import Collector, MetricsFileError, Reading
 from ..table import MetricTable
 from .json_records import parsed
 from .protobuf import fields
@@ -64,16 +64,15 @@ def is_kept_beside(file: Path) -> bool:
 
 
 def read_wandb_table(reading: Reading) -> MetricTable:
-    """The history of a run as a table.
-
-    Raises:
-        MetricsFileError: no row with a number; one line.
-        OSError: it cannot be read.
-    """
+    """The history of a run as a table. Raises as `read_metrics`."""
     path, held = Path(reading.path), WandbRun()
+
+    def rows(collector: Collector) -> Iterator[dict[str, float]]:
+        yield from rows_of(file, held)
+        collector.notes += held.notes()
+
     with path.open("rb") as file:
-        nothing = "the W&B run has no row of metrics"
-        table = reading.table("wandb", rows_of(file, held), nothing, held.notes)
+        table = reading.table("wandb", rows, "the W&B run has no row of metrics")
     return replace(table, run=held.identity or path.stem)
 
 
@@ -99,7 +98,7 @@ def messages(file: BinaryIO, run: WandbRun) -> Iterator[bytes]:
     if not is_wandb(head) or len(head) < _HEADER.size:
         raise MetricsFileError("no file of wandb: it does not begin with :W&B")
     parts: list[bytes] = []
-    size, start = 0, _HEADER.size
+    start = _HEADER.size
     while block := file.read(BLOCK - start):
         offset = 0
         while offset + _PIECE.size <= len(block):
@@ -109,22 +108,21 @@ def messages(file: BinaryIO, run: WandbRun) -> Iterator[bytes]:
                 break  # room that was kept for later
             if len(data) < length or zlib.crc32(data, zlib.crc32(bytes([kind]))) != checksum:
                 run.num_damaged += 1
-                parts, size = [], 0
+                parts = []
                 break
             offset += _PIECE.size + length
             if kind in (_WHOLE, _FIRST):
                 run.num_damaged += bool(parts)
-                parts, size = [], 0
+                parts = []
             elif not parts:
-                continue  # the rest of a message whose beginning was damaged
-            size += length
-            parts.append(data if size <= MAX_MESSAGE else b"")
-            if kind in (_WHOLE, _LAST):
-                if size <= MAX_MESSAGE:
-                    yield b"".join(parts)
-                else:
-                    run.num_damaged += 1
-                parts, size = [], 0
+                continue  # the rest of a message whose beginning was damaged, or too much
+            parts.append(data)
+            if sum(map(len, parts)) > MAX_MESSAGE:
+                run.num_damaged += 1
+                parts = []
+            elif kind in (_WHOLE, _LAST):
+                yield b"".join(parts)
+                parts = []
         start = 0
     run.num_damaged += bool(parts)
 
