@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 MAX_WAITING = 1000
+"""While more jobs come, the oldest are dropped."""
 
 Job = Callable[[], None]
 """It handles its own failures: one that raises ends the queue's thread."""
@@ -22,11 +23,10 @@ class BackgroundQueue:
 
     Args:
         name: of the thread, which starts with the first job.
-        max_waiting: while more jobs come, the oldest are dropped.
     """
 
-    def __init__(self, name: str, *, max_waiting: int = MAX_WAITING) -> None:
-        self._name, self._max_waiting = name, max_waiting
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -38,7 +38,7 @@ class BackgroundQueue:
         with self._changed:
             if self._is_closed:
                 return
-            if len(self._waiting) >= self._max_waiting:
+            if len(self._waiting) >= MAX_WAITING:
                 self._waiting.popleft()
             self._waiting.append(job)
             self._changed.notify_all()

@@ -365,17 +365,16 @@ class RowNamer:
     notes: tuple[str, ...] = ()
     given_by: str = "--map"
     _samples: dict[str, dict[int, float]] = field(default_factory=dict)
-    _final: set[str] = field(default_factory=set)
+    _final: set[str] = field(init=False)
     _left: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        for entry in self.meaning.columns:
-            if entry.is_of_a_column:
-                self._final.update(entry.of)
-        for name, meant in self.mapping.items():
-            earlier = self.meaning.of_column.get(name)
-            if earlier is None or earlier.key != meant.key:
-                self._final.discard(name)  # somebody says something else now
+        self._final = {
+            name
+            for name, earlier in self.meaning.of_column.items()
+            # else somebody says something else now
+            if name not in self.mapping or self.mapping[name].key == earlier.key
+        }
 
     def learn(self, rows: Mapping[int, Mapping[str, float]]) -> None:
         """Take in rows by step."""

@@ -138,7 +138,6 @@ class TableBuilder:
     Beyond twice `MAX_ROWS` rows, neighbours are averaged and so are those that follow.
     """
 
-    max_rows: int = MAX_ROWS
     num_averaged: int = 0
     width: int = 1
     """Source rows per stored row."""
@@ -179,7 +178,7 @@ class TableBuilder:
                 block[index, self._names[name]] = value
         self._blocks.append(_averaged(self._merged(block), self.width))
         self._num_stored += len(self._blocks[-1])
-        max_rows = max(min(self.max_rows, MAX_CELLS // self._size), 1)
+        max_rows = max(min(MAX_ROWS, MAX_CELLS // self._size), 1)
         while self._num_stored > 2 * max_rows:
             self._blocks = [_averaged(self._joined(), 2)]
             self._num_stored = len(self._blocks[0])

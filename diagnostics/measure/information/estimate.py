@@ -151,9 +151,8 @@ def estimate(
         intervals[name] = (float(low), float(high))
     about |= {"conditional_entropy": value_S[1], "conditional_entropy_per_token": rate}
     if problem:
-        return InformationEstimate(
-            **about, intervals={k: v for k, v in intervals.items() if k != "mutual_information"}
-        )
+        del intervals["mutual_information"]
+        return InformationEstimate(**about, intervals=intervals)
     retrieval = _retrieval(sums_MN, column_M, num_permutations, rng)
     return InformationEstimate(
         **about,
