@@ -245,11 +245,9 @@ def _student(num_values: int) -> float:
 def mean_estimate(values: Sequence[float]) -> Estimate:
     """Mean of the tasks' values with Student's interval; NaN values are left out."""
     numbers = np.asarray(_without_nan(values), np.float64)
-    if not len(numbers):
-        return Estimate(value=math.nan, low=math.nan, high=math.nan)
-    mean = float(numbers.mean())
     if len(numbers) < 2:
-        return Estimate(value=mean, low=math.nan, high=math.nan)
+        return Estimate(value=_mean(values), low=math.nan, high=math.nan)
+    mean = float(numbers.mean())
     half = _student(len(numbers)) * float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
     return Estimate(value=mean, low=mean - half, high=mean + half)
 
@@ -268,8 +266,7 @@ def paired_estimate(differences_T: Sequence[float], *, seed: int = 0) -> Estimat
         return Estimate(value=-turned.value, low=-turned.high, high=-turned.low)
     values = np.asarray(differences_T, np.float64)
     if len(values) < 2:
-        mean = float(values.mean()) if len(values) else math.nan
-        return Estimate(value=mean, low=math.nan, high=math.nan)
+        return Estimate(value=_mean(differences_T), low=math.nan, high=math.nan)
     mean = float(values.mean())
     means = _resampled_means(values, seed)
     low, high = np.quantile(means, (0.025, 0.975))
@@ -314,9 +311,10 @@ def differences_of_rates(
 ) -> list[Difference]:
     """As `differences`, of the success rates of tasks."""
     shared = [key for key in first if key in second]
-    out = []
-    for world in dict.fromkeys(key[0] for key in shared):
-        out.append(_difference(world, [k for k in shared if k[0] == world], first, second))
+    out = [
+        _difference(world, [k for k in shared if k[0] == world], first, second)
+        for world in dict.fromkeys(key[0] for key in shared)
+    ]
     if len(out) > 1:
         out.append(_difference((ALL, ""), shared, first, second))
     return out

@@ -272,7 +272,6 @@ class Collector:
     _answers: list[dict[str, Any]] | None = field(default_factory=list)
     """All rows, while they may be answers of one evaluation; None: they are not."""
     _num_taken: int = 0
-    _num_rows: int = 0
     _last_step: float | None = None
     num_lost: int = 0
     left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -376,7 +375,8 @@ class Collector:
         builder = self._runs.get(key)
         if builder is None:
             num_runs = len(self._runs)
-            is_of_a_row_each = num_runs >= FEW_ROWS and self._num_rows < 2 * num_runs
+            num_rows = sum(other.num_rows for other in self._runs.values())
+            is_of_a_row_each = num_runs >= FEW_ROWS and num_rows < 2 * num_runs
             if num_runs >= MAX_RUNS or (is_of_a_row_each and not self._is_chart):
                 raise self._error(
                     f"the column {' and '.join(self._run_fields)} tells more than "
@@ -384,7 +384,6 @@ class Collector:
                     "names no runs"
                 )
             builder = self._runs[key] = self.reading.make_builder()
-        self._num_rows += 1
         try:
             builder.add_row(step, numbers, weight)
         except TooManyColumnsError as error:

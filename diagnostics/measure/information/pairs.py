@@ -168,10 +168,9 @@ def _stratified(
     With too few prompts that have enough, every prompt gets fewer reasonings before prompts are
     left out: the ceiling ln N should not move.
     """
-    pairs = [_pair(trajectory, turn, decode) for trajectory, turn in picked]
     by_prompt: dict[bytes, list[_Pair]] = {}
-    for pair in pairs:
-        if pair is not None:
+    for trajectory, turn in picked:
+        if (pair := _pair(trajectory, turn, decode)) is not None:
             by_prompt.setdefault(np.asarray(pair.prompt, np.int32).tobytes(), []).append(pair)
     if not by_prompt:
         problem = "there are no turns to draw from"

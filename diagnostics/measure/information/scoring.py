@@ -79,7 +79,12 @@ class ModelScorer:
                 keys and values.
         """
         for prompt, rows in zip(prompts, continuations, strict=True):
-            self._check_length(len(prompt) + max(map(len, rows), default=0))
+            length = len(prompt) + max(map(len, rows), default=0)
+            if self._max_positions is not None and length > self._max_positions:
+                raise ScoringError(
+                    f"a row of {length} tokens does not fit the model's {self._max_positions} "
+                    "positions; leave out the longest prompts or reasonings"
+                )
         with evaluating(self._model):
             return [self._after(*pair) for pair in zip(prompts, continuations, strict=True)]
 
@@ -124,13 +129,6 @@ class ModelScorer:
 
     def _logprobs(self, logits: Tensor) -> Tensor:
         return torch.log_softmax(logits.float() / self._temperature, dim=-1)
-
-    def _check_length(self, length: int) -> None:
-        if self._max_positions is not None and length > self._max_positions:
-            raise ScoringError(
-                f"a row of {length} tokens does not fit the model's {self._max_positions} "
-                "positions; leave out the longest prompts or reasonings"
-            )
 
 
 def _padded(rows: Sequence[IntArray]) -> Tensor:

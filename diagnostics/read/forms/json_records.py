@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from html.parser import HTMLParser
+from html import unescape
 from typing import Any
 
 from ..foreign_names import meaning_of, step_column
@@ -146,29 +146,6 @@ def _points(value: Any) -> list[tuple[float, Any]]:
     return [(step, number) for step, number in points if isinstance(step, int | float)]
 
 
-class _Table(HTMLParser):
-    """Cells of the tables in a notebook's output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self._is_cell = False
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "tr":
-            self.rows.append([])
-        self._is_cell = tag in ("td", "th")
-        if self._is_cell and self.rows:
-            self.rows[-1].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._is_cell = self._is_cell and tag not in ("td", "th")
-
-    def handle_data(self, data: str) -> None:
-        if self._is_cell and self.rows and self.rows[-1]:
-            self.rows[-1][-1] += data
-
-
 def notebook_lines(document: Mapping[str, Any]) -> Iterator[str]:
     """What a notebook's cells printed, line by line; a table as rows with `|` between its cells."""
     for cell in document["cells"]:
@@ -186,17 +163,21 @@ def notebook_lines(document: Mapping[str, Any]) -> Iterator[str]:
             yield from re.split(r"[\r\n]+", text)
 
 
+_ROW = re.compile(r"<tr\b", re.IGNORECASE)
+_CELL = re.compile(r"<t[dh]\b[^>]*>([^<]*)", re.IGNORECASE)
+"""A cell of a table in HTML, and its text."""
+
+
 def table_lines(html: str) -> Iterator[str]:
     """Rows of an HTML table as `| a | b |`.
 
     >>> list(table_lines("<table><tr><th>Step</th><th>reward</th></tr></table>"))
     ['| Step | reward |']
     """
-    table = _Table()
-    table.feed(html)
-    for row in table.rows:
-        if row:
-            yield f"| {' | '.join(' '.join(cell.split()).replace('|', '/') for cell in row)} |"
+    for row in _ROW.split(html)[1:]:
+        cells = [" ".join(unescape(text).split()).replace("|", "/") for text in _CELL.findall(row)]
+        if cells:
+            yield f"| {' | '.join(cells)} |"
 
 
 def _text(value: Any) -> str:
