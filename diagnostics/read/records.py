@@ -183,35 +183,10 @@ _SUMMARY = "train_runtime"
 """What transformers logs once, after the last step: such a row belongs to that step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """What records with the same fields have in common."""
-
-    known: tuple[tuple[str, str], ...]
-    """Fields that the catalogue has, and their keys."""
-    runs: tuple[str, ...]
-    weights: tuple[str, ...]
-    summaries: tuple[str, ...]
-    is_chart: bool
-    has_series: bool
-    has_phase: bool
-
-
 @functools.lru_cache(maxsize=MAX_NOISE)
-def _plan_of(names: tuple[str, ...]) -> _Plan:
-    spelling_of = {name: spelled(name) for name in names}
-    understood = [
-        (name, meaning.key) for name in names if (meaning := meaning_of(name)) is not None
-    ]
-    return _Plan(
-        known=tuple(understood),
-        runs=tuple(name for name in names if spelling_of[name] in WORDS["runs"]),
-        weights=tuple(name for name in names if spelling_of[name] in WORDS["sample_counts"]),
-        summaries=tuple(name for name in names if is_summary_column(name)),
-        is_chart=len(names) > 1 and sum(" - " not in name for name in names) <= 1,
-        has_series=len(names) <= 8 and not WORDS["series"].isdisjoint(spelling_of.values()),
-        has_phase=not WORDS["phases"].isdisjoint(spelling_of.values()),
-    )
+def _names_in(names: tuple[str, ...], words: str) -> tuple[str, ...]:
+    """The names that are in one of the lists of `WORDS`."""
+    return tuple(name for name in names if spelled(name) in WORDS[words])
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,21 +256,25 @@ class Collector:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Raises MetricsFileError where the file cannot hold the metrics of a run."""
-        plan = _plan_of(tuple(record))
-        if plan.is_chart:
+        names, fields = tuple(record), dict(record)
+        if len(names) > 1 and sum(" - " not in name for name in names) <= 1:
             self._is_chart = True
             for row in _rows_of_chart(record):
                 self.add(row)
             return
-        fields = dict(record)
-        if plan.has_series or plan.has_phase:
-            fields = _of_phase(_of_series(record) if plan.has_series else record)
-            plan = _plan_of(tuple(fields))
+        if len(names) <= 8 and _names_in(names, "series"):
+            fields = _of_series(fields)
+        if _names_in(names, "phases"):
+            fields = _of_phase(fields)
         if self.needs_known and len(self.names) > MAX_NOISE:
             fields = {n: v for n, v in fields.items() if n in self.names or meaning_of(n)}
         elif len(fields) > MAX_COLUMNS or len(self.names) > MAX_COLUMNS:
             raise self._error(TooManyColumnsError())
-        metrics = {key for n, key in plan.known if not math.isnan(to_number(fields.get(n)))}
+        metrics = {
+            meaning.key
+            for name, value in fields.items()
+            if (meaning := meaning_of(name)) is not None and not math.isnan(to_number(value))
+        }
         if self.needs_known and not metrics and not any(n in self.reading.mapping for n in fields):
             return
         self.known |= metrics
@@ -351,21 +330,22 @@ class Collector:
         if self._steps and self._last_step not in (None, step):
             self._answers = None
         self._last_step = step
-        plan = _plan_of(tuple(fields))
+        names = tuple(fields)
+        run_fields = _names_in(names, "runs")
         numbers: dict[str, float] = {}
         for name, value in fields.items():
             number = to_number(value)
-            if number == number and name not in plan.runs:
+            if number == number and name not in run_fields:
                 numbers[name] = number
         self._numeric.update(numbers)
-        for name in (*(self._steps or ()), *plan.summaries):
+        for name in (*(self._steps or ()), *filter(is_summary_column, names)):
             numbers.pop(name, None)
         run = [
-            _run_label(name, fields[name]) for name in plan.runs if fields[name] not in (None, "")
+            _run_label(name, fields[name]) for name in run_fields if fields[name] not in (None, "")
         ]
-        self._run_fields.update(dict.fromkeys(plan.runs))
-        weights = [numbers[name] for name in plan.weights if 0 < numbers.get(name, 0) < math.inf]
-        weight = weights[0] if weights else 1.0
+        self._run_fields.update(dict.fromkeys(run_fields))
+        counts = [numbers.get(name, 0.0) for name in _names_in(names, "sample_counts")]
+        weight = next((count for count in counts if 0 < count < math.inf), 1.0)
         self._add(tuple(run), step, numbers, weight)
 
     def _add(
@@ -561,7 +541,7 @@ def _rows_of_chart(record: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     return rows.values()
 
 
-def _of_series(record: Mapping[str, Any]) -> Mapping[str, Any]:
+def _of_series(record: dict[str, Any]) -> dict[str, Any]:
     """A row that holds one metric by its name, `{"step": 3, "metric": "reward", "value": 0.5}`."""
     by_word = {spelled(name): name for name in record}
     value = by_word.get("value", by_word.get("val"))
@@ -572,9 +552,8 @@ def _of_series(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**kept, record[series]: record[value]}
 
 
-def _of_phase(record: Mapping[str, Any]) -> dict[str, Any]:
+def _of_phase(record: dict[str, Any]) -> dict[str, Any]:
     """The fields, named as an evaluation's where one of them says so."""
-    fields = dict(record)
     for name, value in record.items():
         is_phase = isinstance(value, str) and spelled(name) in WORDS["phases"]
         if is_phase and value.strip().lower() in WORDS["phases_of_evaluations"]:
@@ -583,4 +562,4 @@ def _of_phase(record: Mapping[str, Any]) -> dict[str, Any]:
                 for n, v in record.items()
                 if n != name
             }
-    return fields
+    return record

@@ -284,7 +284,8 @@ class ConsoleLog:
 
     reading: Reading
     kind: str = "log"
-    _collectors: dict[str, Collector] = field(default_factory=dict)
+    collectors: dict[str, Collector] = field(default_factory=dict)
+    """The records of each family."""
     _block: dict[str, float] = field(default_factory=dict)
     """Pairs of lines that follow each other, until one of them comes again."""
     _block_marker: Marker | None = None
@@ -311,24 +312,19 @@ class ConsoleLog:
     def best(self) -> Collector | None:
         """The collector of the family that says most; None where no family has a record."""
         self.close_open()
-        family = self.leader()
-        return None if family is None else self._collectors[family]
+        return self.collectors.get(self.leader())
 
     def close_open(self) -> None:
         """What was read of a block is all of it."""
         self._add(BLOCKS, self._block, self._block_marker)
         self._block, self._block_marker = {}, None
 
-    def collector(self, family: str) -> Collector | None:
-        """The records of one family."""
-        return self._collectors.get(family)
-
-    def leader(self) -> str | None:
-        """The family that says most, closed blocks alone; None where no family has a record."""
+    def leader(self) -> str:
+        """The family that says most, closed blocks alone; "" where no family has a record."""
 
         def says(family: str) -> tuple[bool, int, int]:
             """Enough rows to be judged, then how much they say of how many steps."""
-            collector = self._collectors[family]
+            collector = self.collectors[family]
             rows = collector.num_records
             # Lines about one and the same step are no rows of a run.
             steps = min(rows, len(self._outcomes.get(family, ())) or rows, MAX_OUTCOMES)
@@ -336,22 +332,22 @@ class ConsoleLog:
             has_step = any(_is_step_name(name) for name in collector.names)
             return rows >= ENOUGH_ROWS, num_known**2 * steps * (1 + has_step), rows
 
-        filled = [name for name, collector in self._collectors.items() if collector.num_records]
+        filled = [name for name, collector in self.collectors.items() if collector.num_records]
         ordered = sorted(filled, key=says, reverse=True)
         others = [family for family in ordered if family != BLOCKS]
         if not others or ordered[0] != BLOCKS:
-            return next(iter(ordered), None)
+            return ordered[0] if ordered else ""
         # Blocks take in whatever stands between two steps: only where they say more.
         best = others[0]
-        more = self._collectors[BLOCKS].known - self._collectors[best].known - _SETTINGS
+        more = self.collectors[BLOCKS].known - self.collectors[best].known - _SETTINGS
         return best if says(best)[0] == says(BLOCKS)[0] and not more else BLOCKS
 
     def _add(self, family: str, record: Mapping[str, float], marker: Marker | None = None) -> None:
         if not record:
             return
-        if family not in self._collectors:
-            self._collectors[family] = Collector(self.reading, self.kind, needs_known=True)
-        collector = self._collectors[family]
+        if family not in self.collectors:
+            self.collectors[family] = Collector(self.reading, self.kind, needs_known=True)
+        collector = self.collectors[family]
         record = _with_step(record, marker)
         collector.add(record)
         if any(map(_is_outcome, record)):
