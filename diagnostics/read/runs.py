@@ -296,6 +296,9 @@ def _merged(
     pieces: Sequence[_Piece], path: Path, mapping: Mapping[str, Meaning], name: str
 ) -> RunMetrics:
     """One table of all pieces; of two values of a column at one step the later file's counts."""
+    files = tuple(dict.fromkeys(str(piece.file) for piece in pieces))
+    if len(pieces) == 1:
+        return RunMetrics(name=name, table=pieces[0].table, files=files)
     steps = np.unique(np.concatenate([piece.table.steps for piece in pieces]))
     raw: dict[str, FloatArray64] = {}
     for piece in pieces:
@@ -304,15 +307,10 @@ def _merged(
             column = raw.setdefault(key, np.full(len(steps), np.nan))
             is_there = ~np.isnan(values)
             column[at_R[is_there]] = values[is_there]
-    files = tuple(dict.fromkeys(str(piece.file) for piece in pieces))
-    if len(pieces) == 1:
-        table = pieces[0].table
-    else:
-        own_mapping = {column: meaning for column, meaning in mapping.items() if column in raw}
-        notes = [f"metrics of {len(files)} files were joined by their steps: {listed(files)}"]
-        joined = named_table(steps, raw, own_mapping, notes)
-        table = replace(joined, path=str(path), run=name)
-    return RunMetrics(name=name, table=table, files=files)
+    own_mapping = {column: meaning for column, meaning in mapping.items() if column in raw}
+    notes = [f"metrics of {len(files)} files were joined by their steps: {listed(files)}"]
+    joined = named_table(steps, raw, own_mapping, notes)
+    return RunMetrics(name=name, table=replace(joined, path=str(path), run=name), files=files)
 
 
 def _names(clusters: Sequence[Sequence[_Piece]], path: Path) -> list[str]:
