@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.forms.console_log import ConsoleLog
 from echoscope.diagnostics.read.forms.json_records import (
+    JsonLines,
     documents,
     is_notebook,
     parsed,
     records_of,
 )
-from echoscope.diagnostics.read.forms.text import JsonLines, Reader, reader_of
+from echoscope.diagnostics.read.metrics_file import Reader, reader_of
 from echoscope.diagnostics.read.records import Reading
 
 from .ledger import Look, Metrics, Told

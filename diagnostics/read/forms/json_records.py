@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 from ..foreign_names import meaning_of, step_column
-from ..records import MAX_DEPTH, flat, leaves
+from ..records import MAX_DEPTH, Collector, Reading, flat, leaves
 
 Record = dict[str, Any]
 _DECODER = json.JSONDecoder()
@@ -184,3 +185,26 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return "".join(part for part in value if isinstance(part, str))
     return value if isinstance(value, str) else ""
+
+
+class JsonLines:
+    """A JSON value a line."""
+
+    def __init__(self, reading: Reading, *, is_only: bool = False) -> None:
+        self.collector = Collector(reading, "json")
+        self._name, self._is_only = Path(reading.path).stem, is_only
+
+    def feed(self, lines: Iterable[str]) -> None:
+        self.take(parsed(line) for line in lines if line.strip())
+
+    def take(self, values: Iterable[Any]) -> None:
+        """As `feed`, of values that were parsed."""
+        for value in values:
+            records = records_of(value, name=self._name, is_only=self._is_only)
+            if not records:
+                self.collector.left_out["line", "without a JSON object"] += 1
+            for record in records:
+                self.collector.add(record)
+
+    def best(self) -> Collector | None:
+        return self.collector if self.collector.num_records else None
