@@ -451,7 +451,7 @@ def _resampled_means(values_T: NDArray[np.float64], seed: int) -> NDArray[np.flo
 
 def _mean(values: Sequence[float]) -> float:
     numbers = _without_nan(values)
-    return sum(numbers) / len(numbers) if numbers else math.nan
+    return float(sum(numbers) / len(numbers)) if numbers else math.nan
 
 
 def _without_nan(values: Sequence[float]) -> list[float]:

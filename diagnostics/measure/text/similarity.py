@@ -13,6 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -237,11 +238,10 @@ def ngram_entropy(texts: Sequence[Sequence[str]]) -> float:
     limit for texts that a first-order Markov chain writes; above the true rate otherwise.
     """
     pairs: Counter[tuple[str, str]] = Counter()
-    for tokens in texts:
-        pairs.update(zip((_START, *tokens), (*tokens, _END), strict=True))
     firsts: Counter[str] = Counter()
-    for (first, _), count in pairs.items():
-        firsts[first] += count
+    for tokens in texts:
+        pairs.update(pairwise((_START, *tokens, _END)))
+        firsts.update((_START, *tokens))
     return chao_shen(pairs.values()) - chao_shen(firsts.values())
 
 
