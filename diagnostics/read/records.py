@@ -27,10 +27,8 @@ from .foreign_names import (
 )
 from .forms.answers import MAX_ANSWERS, Outcome, are_answers, outcome_of, short
 from .table import (
-    MAX_COLUMNS,
     MetricTable,
     TableBuilder,
-    TooManyColumnsError,
     outcome_hints,
 )
 
@@ -40,6 +38,7 @@ LARGEST = 1e150
 MAX_DEPTH = 12
 NUM_SAMPLED = 500
 """Records that the field of the steps is chosen by."""
+MAX_COLUMNS = 5_000
 MAX_RUNS = 512
 FEW_ROWS = 64
 """A field that has another value in each of so many rows names no runs."""
@@ -268,8 +267,6 @@ class Collector:
             fields = _of_phase(fields)
         if self.needs_known and len(self.names) > MAX_NOISE:
             fields = {n: v for n, v in fields.items() if n in self.names or meaning_of(n)}
-        elif len(fields) > MAX_COLUMNS or len(self.names) > MAX_COLUMNS:
-            raise self._error(TooManyColumnsError())
         metrics = {
             meaning.key
             for name, value in fields.items()
@@ -279,6 +276,10 @@ class Collector:
             return
         self.known |= metrics
         self.names.update(dict.fromkeys(fields))
+        if len(self.names) > MAX_COLUMNS:
+            raise self._error(
+                f"holds more than {MAX_COLUMNS:,} different names; a table of metrics has fewer"
+            )
         self.num_records += 1
         if self._answers is not None:
             self._answers.append(short(record))
@@ -364,10 +365,7 @@ class Collector:
                     "names no runs"
                 )
             builder = self._runs[key] = self.reading.make_builder()
-        try:
-            builder.add_row(step, numbers, weight)
-        except TooManyColumnsError as error:
-            raise self._error(error) from None
+        builder.add_row(step, numbers, weight)
 
     def _step_of(self, fields: Mapping[str, Any]) -> float | None:
         if not self._steps:

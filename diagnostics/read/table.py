@@ -42,7 +42,6 @@ def steps_with_groups(reader: RunReader, *, with_tokens: bool = False) -> list[i
 
 MAX_ROWS = 20_000
 """A longer source is averaged in blocks while it is read: between this many rows and twice that."""
-MAX_COLUMNS = 5_000
 MAX_CELLS = 10_000_000
 """Wide sources are averaged in blocks earlier: half of the cells that are kept at most."""
 CHUNK_ROWS = 4096
@@ -51,13 +50,6 @@ CHUNK_CELLS = 1_000_000
 NUM_FIXED = 2
 """A stored row begins with its step and its weight."""
 Row = tuple[float, Mapping[str, float], float]
-
-
-class TooManyColumnsError(ValueError):
-    """More different names than a run's metrics have."""
-
-    def __str__(self) -> str:
-        return f"holds more than {MAX_COLUMNS:,} different names; a table of metrics has fewer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -143,7 +135,7 @@ class TableBuilder:
     """Source rows per stored row."""
     num_rows: int = 0
     _names: dict[str, int] = field(default_factory=dict)
-    _size: int = NUM_FIXED
+    """Name -> its column of a stored row."""
     _blocks: list[NDArray[np.float64]] = field(default_factory=list)
     _num_stored: int = 0
     _pending: list[Row] = field(default_factory=list)
@@ -161,24 +153,22 @@ class TableBuilder:
         self.num_rows += 1
 
     def _flush(self) -> None:
-        """Store the rows that wait. Raises TooManyColumnsError."""
+        """Store the rows that wait."""
         rows, self._pending, self._pending_names = self._pending, [], set()
         if not rows:
             return
-        for name in dict.fromkeys(name for _, values, _ in rows for name in values):
-            if name not in self._names:
-                self._names[name] = self._size
-                self._size += 1
-        if len(self._names) > MAX_COLUMNS:
-            raise TooManyColumnsError
-        block = np.full((len(rows), self._size), np.nan)
+        for _, values, _ in rows:
+            for name in values:
+                self._names.setdefault(name, NUM_FIXED + len(self._names))
+        size = NUM_FIXED + len(self._names)
+        block = np.full((len(rows), size), np.nan)
         for index, (step, values, weight) in enumerate(rows):
             block[index, :NUM_FIXED] = step, weight
             for name, value in values.items():
                 block[index, self._names[name]] = value
         self._blocks.append(_averaged(self._merged(block), self.width))
         self._num_stored += len(self._blocks[-1])
-        max_rows = max(min(MAX_ROWS, MAX_CELLS // self._size), 1)
+        max_rows = max(min(MAX_ROWS, MAX_CELLS // size), 1)
         while self._num_stored > 2 * max_rows:
             self._blocks = [_averaged(self._joined(), 2)]
             self._num_stored = len(self._blocks[0])
@@ -213,7 +203,7 @@ class TableBuilder:
         return np.asarray(out)
 
     def _joined(self) -> NDArray[np.float64]:
-        out = np.full((sum(map(len, self._blocks)), self._size), np.nan)
+        out = np.full((sum(map(len, self._blocks)), NUM_FIXED + len(self._names)), np.nan)
         start = 0
         for block in self._blocks:
             out[start : start + len(block), : block.shape[1]] = block
