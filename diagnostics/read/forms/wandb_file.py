@@ -40,14 +40,7 @@ class WandbRun:
     """What a `.wandb` file says of its run, but for the rows."""
 
     identity: str = ""
-    num_rows: int = 0
     num_damaged: int = 0
-
-    def notes(self) -> list[str]:
-        if not self.num_damaged:
-            return []
-        places, rows = counted(self.num_damaged, "place"), counted(self.num_rows, "row")
-        return [f"the file is damaged in {places}: {rows} could be read"]
 
 
 def is_wandb(head: bytes) -> bool:
@@ -69,7 +62,9 @@ def read_wandb_table(reading: Reading) -> MetricTable:
 
     def rows(collector: Collector) -> Iterator[dict[str, float]]:
         yield from rows_of(file, held)
-        collector.notes += held.notes()
+        if held.num_damaged:
+            places, num = counted(held.num_damaged, "place"), counted(collector.num_records, "row")
+            collector.notes.append(f"the file is damaged in {places}: {num} could be read")
 
     with path.open("rb") as file:
         table = reading.table("wandb", rows, "the W&B run has no row of metrics")
@@ -79,13 +74,18 @@ def read_wandb_table(reading: Reading) -> MetricTable:
 def rows_of(file: BinaryIO, run: WandbRun) -> Iterator[dict[str, float]]:
     """The rows of a file's history: numbers by name. What else it says goes into `run`."""
     for message in messages(file, run):
+        row: dict[str, float] | None = None
         try:
-            row = _take(message, run)
+            for number, value in _groups(message):
+                if number == 2:  # history
+                    row = _row(value)
+                elif number == 17:  # run
+                    names = (_text(name) for part, name in _groups(value) if part == 1)
+                    run.identity = next(names, run.identity)
         except (ValueError, RecursionError):
             run.num_damaged += 1
             continue
         if row is not None:
-            run.num_rows += 1
             yield row
 
 
@@ -125,17 +125,6 @@ def messages(file: BinaryIO, run: WandbRun) -> Iterator[bytes]:
                 parts = []
         start = 0
     run.num_damaged += bool(parts)
-
-
-def _take(message: bytes, run: WandbRun) -> dict[str, float] | None:
-    """Read one message; the row, where it is one."""
-    row: dict[str, float] | None = None
-    for number, value in _groups(message):
-        if number == 2:  # history
-            row = _row(value)
-        elif number == 17:  # run
-            run.identity = next((_text(v) for n, v in _groups(value) if n == 1), run.identity)
-    return row
 
 
 def _row(message: bytes) -> dict[str, float]:
