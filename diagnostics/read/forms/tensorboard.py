@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 
 from ..records import Collector, Reading
 from ..table import MetricTable
-from .protobuf import fields, number_of, signed, varint
+from .protobuf import fields, groups, number_of, signed, varint
 
 MAX_RECORD = 1 << 20
 """Bytes. A larger record (a graph, a picture) is passed over."""
@@ -110,8 +110,8 @@ def _event(data: bytes) -> tuple[int, float, dict[str, float]]:
         elif number == 2 and isinstance(value, int):
             step = signed(value)
         elif number == 5 and isinstance(value, bytes):
-            for inner, entry in fields(value):
-                if inner == 1 and isinstance(entry, bytes):
+            for inner, entry in groups(value):
+                if inner == 1:
                     values.update(_scalar(entry))
     return step, wall_time, values
 
@@ -136,8 +136,10 @@ def _of_tensor(message: bytes) -> float | None:
     for number, value in fields(message):
         if number == 1 and isinstance(value, int):
             kind = value
-        elif number == 2 and isinstance(value, bytes) and any(_dimensions(value)):
-            return None
+        elif number == 2 and isinstance(value, bytes):
+            dimensions = [fields(dimension) for part, dimension in groups(value) if part == 2]
+            if any([size for part, size in parts if part == 1] != [1] for parts in dimensions):
+                return None
         elif number == 4 and isinstance(value, bytes) and kind in _NUMBERS:
             form, size = _NUMBERS[kind]
             numbers += [struct.unpack(form, value)[0]] if len(value) == size else []
@@ -146,13 +148,6 @@ def _of_tensor(message: bytes) -> float | None:
         elif number in (7, 10):
             numbers.append(signed(value if isinstance(value, int) else varint(value, 0)[0]))
     return float(numbers[0]) if len(numbers) == 1 and kind in _NUMBERS else None
-
-
-def _dimensions(shape: bytes) -> Iterator[bool]:
-    """Of each dimension of a shape whether it is more than 1."""
-    for number, dimension in fields(shape):
-        if number == 2 and isinstance(dimension, bytes):
-            yield [v for n, v in fields(dimension) if n == 1] != [1]
 
 
 def _table() -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from echoscope.text.amounts import counted
 from ..records import Collector, MetricsFileError, Reading
 from ..table import MetricTable
 from .json_records import parsed
-from .protobuf import fields
+from .protobuf import fields, groups
 
 MAGIC = b":W&B"
 BLOCK = 32_768
@@ -76,11 +76,11 @@ def rows_of(file: BinaryIO, run: WandbRun) -> Iterator[dict[str, float]]:
     for message in messages(file, run):
         row: dict[str, float] | None = None
         try:
-            for number, value in _groups(message):
+            for number, value in groups(message):
                 if number == 2:  # history
                     row = _row(value)
                 elif number == 17:  # run
-                    names = (_text(name) for part, name in _groups(value) if part == 1)
+                    names = (_text(name) for part, name in groups(value) if part == 1)
                     run.identity = next(names, run.identity)
         except (ValueError, RecursionError):
             run.num_damaged += 1
@@ -129,7 +129,7 @@ def messages(file: BinaryIO, run: WandbRun) -> Iterator[bytes]:
 
 def _row(message: bytes) -> dict[str, float]:
     out = dict(_numbers(_items(message)))
-    for number, step in _groups(message):
+    for number, step in groups(message):
         if number == 2 and "_step" not in out:
             steps = [float(v) for n, v in fields(step) if n == 1 and isinstance(v, int)]
             out |= {"_step": steps[0]} if steps else {}
@@ -167,20 +167,15 @@ def _numbers(
             yield from _numbers(value, f"{start}{key}.", depth + 1)
 
 
-def _groups(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields of a message that are texts or messages. Raises ValueError where it is none."""
-    return ((number, value) for number, value in fields(message) if isinstance(value, bytes))
-
-
 def _items(message: bytes) -> dict[str, Any]:
     """The key-value items of a history; no tables and pictures."""
     out: dict[str, Any] = {}
-    for field_number, item in _groups(message):
+    for field_number, item in groups(message):
         if field_number != 1:
             continue
         keys: list[str] = []
         key, value = "", None
-        for part, content in _groups(item):
+        for part, content in groups(item):
             if part == 1:
                 key = _text(content)
             elif part == 2:
