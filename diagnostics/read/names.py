@@ -257,23 +257,22 @@ class Decision:
         for rate in ("success_rate", "action_valid_frac", "action_effective_frac"):
             pattern = re.compile(rf"rollout/[^/]+/{rate}")
             members = tuple(sorted(key for key in self.values if pattern.fullmatch(key)))
-            if members and f"rollout/{rate}" not in self.values:
-                self._make(f"rollout/{rate}", members, How.MEAN, "the mean over environments")
+            self._make(f"rollout/{rate}", members, How.MEAN, "the mean over environments")
 
     def _make(self, key: str, of: tuple[str, ...], how: How, evidence: str) -> None:
-        self.entries.append(ColumnMeaning(key=key, of=of, how=how, evidence=evidence))
-        self.values[key] = np.empty(0)
+        """A key from others, where they are there and it is not."""
+        if of and key not in self.values and self.values.keys() >= set(of):
+            self.entries.append(ColumnMeaning(key=key, of=of, how=how, evidence=evidence))
+            self.values[key] = np.empty(0)
 
     def _derive(self) -> None:
         """Keys that follow from others."""
         information = "info/first_turn/mutual_information"
-        ceiling, dependence = f"{information}_ceiling", "info/first_turn/dependence"
-        if {information, ceiling} <= self.values.keys() and dependence not in self.values:
-            name_of_kind = "information over its ceiling"
-            self._make(dependence, (information, ceiling), How.SHARE_OF, name_of_kind)
-        trajectories = "rollout/num_trajectories"
-        if trajectories in self.values and _EPISODES not in self.values:
-            self._make(_EPISODES, (trajectories,), How.MEAN, "every trajectory is an episode")
+        pair = information, f"{information}_ceiling"
+        dependence = "info/first_turn/dependence"
+        self._make(dependence, pair, How.SHARE_OF, "information over its ceiling")
+        trajectories = ("rollout/num_trajectories",)
+        self._make(_EPISODES, trajectories, How.MEAN, "every trajectory is an episode")
         self._entropy_per_token()
         self._kl_per_token()
 
