@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,18 +48,13 @@ class Gpus:
         """What each GPU says of itself now."""
         out: dict[str, float] = {}
         for number, handle in self.handles.items():
-            busy = memory = power = math.nan
-            try:
-                busy = self.nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+            told = dict.fromkeys(("busy_frac", "memory_frac", "power_w"), math.nan)
+            with suppress(self.nvml.NVMLError):  # some cards do not tell all of it
+                told["busy_frac"] = self.nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
                 usage = self.nvml.nvmlDeviceGetMemoryInfo(handle)
-                memory = usage.used / usage.total
-                power = self.nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-            except self.nvml.NVMLError:  # some cards do not tell all of it
-                pass
-            prefix = f"system/gpu/{number}"
-            out[f"{prefix}/busy_frac"] = busy
-            out[f"{prefix}/memory_frac"] = memory
-            out[f"{prefix}/power_w"] = power
+                told["memory_frac"] = usage.used / usage.total
+                told["power_w"] = self.nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+            out |= {f"system/gpu/{number}/{name}": value for name, value in told.items()}
         return out
 
 

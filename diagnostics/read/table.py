@@ -402,13 +402,14 @@ def outcome_hints(table: MetricTable, mapping: Mapping[str, Meaning]) -> list[st
     keys = table.keys()
     if any(key.endswith("success_rate") for key in keys):
         return []
-    taken = {entry.of[0] for entry in table.meaning.columns if entry.key and entry.is_of_a_column}
-    free = [
+    of_columns = (entry for entry in table.meaning.columns if entry.key and entry.is_of_a_column)
+    taken = {*mapping, *(entry.of[0] for entry in of_columns)}
+    likely = [
         (name, target)
         for name, values in table.raw.items()
-        if name not in taken and name not in mapping and (target := _outcome_for(name, values))
+        if name not in taken and _is_likely(name)
+        if (target := _outcome_for(name, values))
     ]
-    likely = [pair for pair in free if _is_likely(pair[0])]
     if RETURN in keys:
         # A return within 0..1 may be a success rate: only its owner knows.
         entry = table.meaning.of_key.get(RETURN)
