@@ -352,9 +352,9 @@ def _measure_form(report: TextReport, trajectories: Sequence[Trajectory]) -> Non
     report.show(
         "malformed",
         (
-            _in_turn(episode, turn, (0, len(turn.response)), _why_broken(turn))
+            _in_turn(episode, turn, (0, len(turn.response)), why_broken)
             for episode, turn in turns
-            if turn.is_valid is False or (turn.reasoning_chars and not turn.is_reasoning_closed)
+            if (why_broken := _why_broken(turn))
         ),
     )
 
@@ -366,7 +366,7 @@ def _is_cut(turn: Turn) -> bool | None:
 def _why_broken(turn: Turn) -> str:
     if turn.reasoning_chars and not turn.is_reasoning_closed:
         return "the reasoning is never closed"
-    return "no valid action"
+    return "no valid action" if turn.is_valid is False else ""
 
 
 def _in_reasoning(
