@@ -375,17 +375,12 @@ class RowNamer:
             if name not in self.mapping or self.mapping[name].key == earlier.key
         }
 
-    def learn(self, rows: Mapping[int, Mapping[str, float]]) -> None:
-        """Take in rows by step."""
-        is_news = False
-        for step, values in rows.items():
-            for name, value in values.items():
-                if name not in self._final and math.isfinite(value):
-                    sample = self._samples.setdefault(name, {})
-                    if len(sample) < NUM_DECIDING or step in sample:
-                        sample[step] = value
-                        is_news = True
-        if is_news:
+    def learn(self, step: int, values: Mapping[str, float]) -> None:
+        """Take in a row."""
+        news = {n: v for n, v in values.items() if n not in self._final and math.isfinite(v)}
+        for name, value in news.items():
+            self._samples.setdefault(name, {})[step] = value
+        if news:
             self._decide()
 
     def leave(self, keys: Iterable[str]) -> None:
