@@ -376,19 +376,12 @@ class RowNamer:
         }
 
     def learn(self, step: int, values: Mapping[str, float]) -> None:
-        """Take in a row."""
+        """Take in a row, and decide again where it says more of what is open."""
         news = {n: v for n, v in values.items() if n not in self._final and math.isfinite(v)}
         for name, value in news.items():
             self._samples.setdefault(name, {})[step] = value
-        if news:
-            self._decide()
-
-    def leave(self, keys: Iterable[str]) -> None:
-        """Keys that the episodes gave first: no column is read as these in this run."""
-        self._left |= set(keys) - self.meaning.of_key.keys()
-        self.meaning = self._without_left(self.meaning)
-
-    def _decide(self) -> None:
+        if not news:
+            return
         columns = {
             name: np.array(list(samples.values())) for name, samples in self._samples.items()
         }
@@ -400,6 +393,11 @@ class RowNamer:
         for name in [n for n, sample in self._samples.items() if len(sample) >= NUM_DECIDING]:
             self._final.add(name)
             del self._samples[name]
+
+    def leave(self, keys: Iterable[str]) -> None:
+        """Keys that the episodes gave first: no column is read as these in this run."""
+        self._left |= set(keys) - self.meaning.of_key.keys()
+        self.meaning = self._without_left(self.meaning)
 
     def _without_left(self, meaning: RunMeaning) -> RunMeaning:
         return RunMeaning(
