@@ -409,15 +409,13 @@ def evaluation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     for trajectory in trajectories:
         if trajectory.split is Split.EVAL:
             by_tag.setdefault(trajectory.tag.strip() or ALL, []).append(trajectory)
-    out: dict[str, float] = {}
-    if len(by_tag) <= MAX_TAGS:
-        for tag, episodes in sorted(by_tag.items()):
-            out |= _metrics_of(tag, episodes)
+    sets = dict(sorted(by_tag.items())) if len(by_tag) <= MAX_TAGS else {}
     if len(by_tag) > 1:
-        everything = [episode for episodes in by_tag.values() for episode in episodes]
-        # A set of tasks may itself be named "all": the numbers over all sets count then.
-        out = {key: v for key, v in out.items() if not key.startswith(f"eval/{ALL}/")}
-        out |= _metrics_of(ALL, everything)
+        sets.pop(ALL, None)  # a set of tasks that is itself named "all" gives way to all sets
+        sets[ALL] = [episode for episodes in by_tag.values() for episode in episodes]
+    out: dict[str, float] = {}
+    for tag, episodes in sets.items():
+        out |= _metrics_of(tag, episodes)
     return out
 
 
