@@ -14,7 +14,7 @@ import functools
 import itertools
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import itemgetter
@@ -207,14 +207,11 @@ def _evaluated(name: str, tag: str, meaning: Meaning, rank: int) -> Meaning | No
     return Meaning(key=f"eval/{tag or 'all'}/{metric}", rank=rank, only_share=is_share(meaning.key))
 
 
-def _of_a_reward_function(name_words: Collection[str]) -> Meaning | None:
+def _of_a_reward_function(name_words: Iterable[str]) -> Meaning | None:
     """Success, of a reward that is 1 where the answer is right: `rewards/accuracy_reward/mean`."""
-    is_reward = not {"reward", "rewards"}.isdisjoint(name_words)
-    if (
-        not is_reward
-        or WORDS["answers"].isdisjoint(name_words)
-        or not {"std", "min", "max"}.isdisjoint(name_words)
-    ):
+    distinct = set(name_words)
+    is_of_answers = distinct & {"reward", "rewards"} and distinct & WORDS["answers"]
+    if not is_of_answers or distinct & {"std", "min", "max"}:
         return None
     return Meaning(key=SUCCESS, rank=_PARTLY // 2, only_share=True)
 
