@@ -140,16 +140,13 @@ class Limit:
     def taken_s(self) -> float:
         return self.clock() - self.started
 
-    @property
-    def is_costly(self) -> bool:
-        return self.expected_s > CHEAP_S
-
     def check(self) -> None:
         """Raises where the measurement is to end. What is cheap may finish."""
         taken = self.taken_s
-        if (self.is_costly or taken > CHEAP_S) and self.is_stopping():
+        # Of what is expected nothing may be known: then it is NaN, and no maximum.
+        if max(taken, self.expected_s) > CHEAP_S and self.is_stopping():
             raise RunEndsError("it was cut off, because the run is to stop")
-        expected = self.expected_s if self.is_costly else CHEAP_S
+        expected = max(CHEAP_S, self.expected_s)
         if taken > CUT_OFF * expected:
             raise CutOffError(f"it was cut off after {taken:.0f} s, {expected:.0f} s were expected")
         done = 0 if self.tally is None else self.tally.num_tokens
