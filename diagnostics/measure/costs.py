@@ -143,7 +143,7 @@ class Limit:
     def check(self) -> None:
         """Raises where the measurement is to end. What is cheap may finish."""
         taken = self.taken_s
-        # Of what is expected nothing may be known: then it is NaN, and no maximum.
+        # NaN, where nothing is known to expect, is never the larger of the two.
         if max(taken, self.expected_s) > CHEAP_S and self.is_stopping():
             raise RunEndsError("it was cut off, because the run is to stop")
         expected = max(CHEAP_S, self.expected_s)
@@ -197,10 +197,8 @@ class Purse:
             rollout_s: seconds that sampling took at this step; NaN where they are not known.
             num_steps: the last step of the run, where it is known.
         """
-        if not expected_s > cheap_s(rollout_s):
-            return ""
         allowed = self.allowed_s(budget_frac, is_urgent=is_urgent)
-        if not expected_s > allowed:
+        if not expected_s > max(cheap_s(rollout_s), allowed):
             return ""
         payable_step = self.step_to_pay(expected_s, budget_frac, step)
         when = f"is measured at about step {payable_step}"
