@@ -125,10 +125,11 @@ _ELEMENTS = (
     r"[A-Za-z][A-Za-z_./ -]{0,30}\]:?(?=\s)",  # [GRPO]
     r">{2,}(?=\s)",
 )
-_AFTER = r"(?:\s+(?:[-|:·]|\u2013)(?=\s)|:(?=\s))?\s*"
-_ELEMENT = re.compile("|".join(f"(?:{element})" for element in _ELEMENTS))
-_GLUE = re.compile(_AFTER)
-_LOGGER = re.compile(r"(?P<name>[A-Za-z_][\w.]{0,40})(?:\[\d+\])? (?:-|\||:) (?!\s*[-+.]?\d)")
+_GLUE = r"(?P<glue>(?:\s+(?:[-|:·]|\u2013)(?=\s)|:(?=\s))?\s*)"
+_ELEMENT = re.compile(rf"(?:{'|'.join(f'(?:{element})' for element in _ELEMENTS)}){_GLUE}")
+_LOGGER = re.compile(
+    rf"(?P<name>[A-Za-z_][\w.]{{0,40}})(?:\[\d+\])? (?:-|\||:) (?!\s*[-+.]?\d){_GLUE}"
+)
 """The name of a logger, behind a time or a level and before a dash."""
 _BULLETS = re.compile(
     r"^\s*(?:(?:[•●◦‣▪▶►→➤✓✔✅❌⚡*·»└├│╰╭╮╯─]+|[\U0001F300-\U0001FAFF\u2600-\u27BF\uFE0F\u200D]+"
@@ -155,20 +156,17 @@ def without_prefix(text: str) -> str:
     rest = text.lstrip()
     if rest[:1] in "|┃║{+":
         return text
-    offset, num_found = len(text) - len(rest), 0
+    start = offset = len(text) - len(rest)
     is_row = text.rstrip()[-1:] in tuple("|┃│║+┓┩┘╗╣")
-    while num_found < MAX_ELEMENTS:
-        match = _ELEMENT.match(text, offset) or (_logger_at(text, offset) if num_found else None)
-        if match is None or match.end() == offset:
+    for _ in range(MAX_ELEMENTS):
+        is_first = offset == start
+        match = _ELEMENT.match(text, offset) or (None if is_first else _logger_at(text, offset))
+        if match is None:
             break
+        if is_row and "|" in match["glue"] and not _ELEMENT.match(text, match.end()):
+            return text[match.start("glue") :].lstrip()
         offset = match.end()
-        num_found += 1
-        glue = _GLUE.match(text, offset)
-        if glue is None or (is_row and "|" in glue[0] and not _ELEMENT.match(text, glue.end())):
-            offset += len(text[offset:]) - len(text[offset:].lstrip())
-            break
-        offset = glue.end()
-    return text[offset:] if num_found else text
+    return text if offset == start else text[offset:]
 
 
 def without_bullet(text: str) -> str:
