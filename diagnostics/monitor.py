@@ -463,7 +463,7 @@ def _no_information() -> dict[str, float]:
     """The keys of all families, all NaN."""
     out: dict[str, float] = {}
     for family in FAMILIES:
-        out |= estimate(CrossScores.missing("", family=family)).metrics()
+        out |= estimate(CrossScores(family=family)).metrics()
     return dict.fromkeys(out, math.nan)
 
 

@@ -165,7 +165,7 @@ class ForeignRun:
         A key has one source in all steps: what the trainer's numbers tell is not counted, and what
         was counted first is not read from a later column.
         """
-        self._namer.learn({step.number: step.values})
+        self._namer.learn(step.number, step.values)
         for note in self._namer.notes:
             if note not in self._said:
                 self._said.add(note)

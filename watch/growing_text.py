@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.forms.console_log import ConsoleLog
 from echoscope.diagnostics.read.forms.json_records import (
+    JsonLines,
     documents,
     is_notebook,
     parsed,
     records_of,
 )
-from echoscope.diagnostics.read.forms.text import JsonLines, Reader, reader_of
+from echoscope.diagnostics.read.metrics_file import Reader, reader_of
 from echoscope.diagnostics.read.records import Reading
 
 from .ledger import Look, Metrics, Told
@@ -61,7 +62,7 @@ class GrowingText:
         if self._num_chars > YOUNG_CHARS and self._reader is not None:
             self._young = None
             if isinstance(self._reader, ConsoleLog):
-                self._family = self._reader.leader() or ""
+                self._family = self._reader.leader()
 
     def _read_young(self, young: list[str]) -> Reader | None:
         self.is_document = _is_document(young)
@@ -93,8 +94,7 @@ class GrowingText:
         if isinstance(reader, ConsoleLog):
             if is_quiet:
                 reader.close_open()
-            family = self._family or reader.leader()
-            collector = None if family is None else reader.collector(family)
+            collector = reader.collectors.get(self._family or reader.leader())
         else:
             collector = None if reader is None else reader.best()
         metrics = None if collector is None else collector.settle()

@@ -21,7 +21,7 @@ from truth_runs import (
     table_of,
 )
 
-from echoscope.diagnostics.read.names import decide
+from echoscope.diagnostics.read.names import Decision
 from echoscope.diagnostics.read.table import MetricTable, TableBuilder
 from echoscope.store.records import FloatArray64
 
@@ -617,11 +617,11 @@ def _as_written(draft: Draft, names: dict[str, tuple[str, float]]) -> MetricTabl
     columns: dict[str, FloatArray64] = {
         name: draft.columns[key] * factor for key, (name, factor) in names.items()
     }
-    meaning, notes = decide(columns, {})
-    named, _ = meaning.apply(columns)
+    decision = Decision(columns, {})
+    named, _ = decision.meaning.apply(columns)
     for key in names:
         named[key]  # a table without it would say nothing of its truth
-    return replace(table_of(draft.steps, named), notes=notes)
+    return replace(table_of(draft.steps, named), notes=tuple(decision.notes))
 
 
 @_family

@@ -220,7 +220,7 @@ def _way_to_measure(run_id: str) -> str:
 def _template(run_id: str, step: int) -> None:
     near = _nearest(queries.diagnostic_steps(run_id, "text") or [step], step)
     records = [record for record in queries.diagnostics(run_id, near) if record.kind == "text"]
-    template = read_record(records[-1]).template if records else None
+    template = read_record(records[-1].payload).template if records else None
     if template is None:
         return
     st.subheader("Most common reasoning template", anchor=False)

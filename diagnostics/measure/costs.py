@@ -140,16 +140,13 @@ class Limit:
     def taken_s(self) -> float:
         return self.clock() - self.started
 
-    @property
-    def is_costly(self) -> bool:
-        return self.expected_s > CHEAP_S
-
     def check(self) -> None:
         """Raises where the measurement is to end. What is cheap may finish."""
         taken = self.taken_s
-        if (self.is_costly or taken > CHEAP_S) and self.is_stopping():
+        # NaN, where nothing is known to expect, is never the larger of the two.
+        if max(taken, self.expected_s) > CHEAP_S and self.is_stopping():
             raise RunEndsError("it was cut off, because the run is to stop")
-        expected = self.expected_s if self.is_costly else CHEAP_S
+        expected = max(CHEAP_S, self.expected_s)
         if taken > CUT_OFF * expected:
             raise CutOffError(f"it was cut off after {taken:.0f} s, {expected:.0f} s were expected")
         done = 0 if self.tally is None else self.tally.num_tokens
@@ -200,10 +197,8 @@ class Purse:
             rollout_s: seconds that sampling took at this step; NaN where they are not known.
             num_steps: the last step of the run, where it is known.
         """
-        if not expected_s > cheap_s(rollout_s):
-            return ""
         allowed = self.allowed_s(budget_frac, is_urgent=is_urgent)
-        if not expected_s > allowed:
+        if not expected_s > max(cheap_s(rollout_s), allowed):
             return ""
         payable_step = self.step_to_pay(expected_s, budget_frac, step)
         when = f"is measured at about step {payable_step}"

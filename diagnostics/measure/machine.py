@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,18 +48,13 @@ class Gpus:
         """What each GPU says of itself now."""
         out: dict[str, float] = {}
         for number, handle in self.handles.items():
-            busy = memory = power = math.nan
-            try:
-                busy = self.nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+            told = dict.fromkeys(("busy_frac", "memory_frac", "power_w"), math.nan)
+            with suppress(self.nvml.NVMLError):  # some cards do not tell all of it
+                told["busy_frac"] = self.nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
                 usage = self.nvml.nvmlDeviceGetMemoryInfo(handle)
-                memory = usage.used / usage.total
-                power = self.nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-            except self.nvml.NVMLError:  # some cards do not tell all of it
-                pass
-            prefix = f"system/gpu/{number}"
-            out[f"{prefix}/busy_frac"] = busy
-            out[f"{prefix}/memory_frac"] = memory
-            out[f"{prefix}/power_w"] = power
+                told["memory_frac"] = usage.used / usage.total
+                told["power_w"] = self.nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+            out |= {f"system/gpu/{number}/{name}": value for name, value in told.items()}
         return out
 
 
@@ -87,7 +83,7 @@ class Machine:
     """Where the run is stored: of its disk."""
     gpus: Gpus = field(default_factory=Gpus.here)
     _process: psutil.Process = field(default_factory=psutil.Process)
-    _before: tuple[float, float, float] | None = None
+    _before: tuple[float, float, float] = field(init=False)
     """Clock, processor seconds of this process, bytes that all disks moved: at the last reading."""
 
     def __post_init__(self) -> None:
@@ -98,9 +94,7 @@ class Machine:
         """How busy it was since the last call, and how full it is now."""
         now, before = self._counted(), self._before
         self._before = now
-        seconds, processor_s, moved = (
-            (b - a for a, b in zip(before, now, strict=True)) if before else (math.nan,) * 3
-        )
+        seconds, processor_s, moved = (b - a for a, b in zip(before, now, strict=True))
         per_second = 1 / seconds if seconds > 0 else math.nan
         return {
             "system/cpu_frac": psutil.cpu_percent(interval=None) / 100,

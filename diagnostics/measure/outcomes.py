@@ -17,7 +17,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from echoscope.store.records import Trajectory
+from echoscope.store.records import Split, Trajectory
 from echoscope.text.amounts import percent, percent_ends, points, signed
 
 from .rates import wilson_interval
@@ -29,6 +29,10 @@ OWN_TASKS = " / in"
 _NORMAL = NormalDist().inv_cdf(0.975)
 RESAMPLES = 2000
 """Of the paired bootstrap."""
+MAX_TAGS = 100
+"""With more sets of tasks, only the metrics over all of them are made."""
+ALL = "all"
+"""The name of all tasks together, and of tasks that the files give no name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +169,7 @@ def tables_of(outcomes: Sequence[Outcome]) -> list[WorldTable]:
         by_world[outcome.world].append(outcome)
     tables = [_table(tag, env_id, of) for (tag, env_id), of in by_world.items()]
     if len(tables) > 1:
-        tables.append(_table("all", "", outcomes))
+        tables.append(_table(ALL, "", outcomes))
     return tables
 
 
@@ -241,11 +245,9 @@ def _student(num_values: int) -> float:
 def mean_estimate(values: Sequence[float]) -> Estimate:
     """Mean of the tasks' values with Student's interval; NaN values are left out."""
     numbers = np.asarray(_without_nan(values), np.float64)
-    if not len(numbers):
-        return Estimate(value=math.nan, low=math.nan, high=math.nan)
-    mean = float(numbers.mean())
     if len(numbers) < 2:
-        return Estimate(value=mean, low=math.nan, high=math.nan)
+        return Estimate(value=_mean(values), low=math.nan, high=math.nan)
+    mean = float(numbers.mean())
     half = _student(len(numbers)) * float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
     return Estimate(value=mean, low=mean - half, high=mean + half)
 
@@ -264,8 +266,7 @@ def paired_estimate(differences_T: Sequence[float], *, seed: int = 0) -> Estimat
         return Estimate(value=-turned.value, low=-turned.high, high=-turned.low)
     values = np.asarray(differences_T, np.float64)
     if len(values) < 2:
-        mean = float(values.mean()) if len(values) else math.nan
-        return Estimate(value=mean, low=math.nan, high=math.nan)
+        return Estimate(value=_mean(differences_T), low=math.nan, high=math.nan)
     mean = float(values.mean())
     means = _resampled_means(values, seed)
     low, high = np.quantile(means, (0.025, 0.975))
@@ -310,11 +311,12 @@ def differences_of_rates(
 ) -> list[Difference]:
     """As `differences`, of the success rates of tasks."""
     shared = [key for key in first if key in second]
-    out = []
-    for world in dict.fromkeys(key[0] for key in shared):
-        out.append(_difference(world, [k for k in shared if k[0] == world], first, second))
+    out = [
+        _difference(world, [k for k in shared if k[0] == world], first, second)
+        for world in dict.fromkeys(key[0] for key in shared)
+    ]
     if len(out) > 1:
-        out.append(_difference(("all", ""), shared, first, second))
+        out.append(_difference((ALL, ""), shared, first, second))
     return out
 
 
@@ -393,6 +395,49 @@ def _table(tag: str, env_id: str, outcomes: Sequence[Outcome]) -> WorldTable:
     )
 
 
+def evaluation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Success with its 95 % interval, and return, for each set of tasks and over all of them.
+
+    `eval/<tag>/success_rate` is the mean over tasks of the mean success of a task's attempts, and
+    `return_mean` the mean over episodes: as runs of Echoscope count them. Tasks whose success is
+    not known do not count, nor do returns that are not known; without any, the key is absent.
+
+    Args:
+        trajectories: Of one step; those of other splits are passed over.
+    """
+    by_tag: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        if trajectory.split is Split.EVAL:
+            by_tag.setdefault(trajectory.tag.strip() or ALL, []).append(trajectory)
+    sets = dict(sorted(by_tag.items())) if len(by_tag) <= MAX_TAGS else {}
+    if len(by_tag) > 1:
+        sets.pop(ALL, None)  # a set of tasks that is itself named "all" gives way to all sets
+        sets[ALL] = [episode for episodes in by_tag.values() for episode in episodes]
+    out: dict[str, float] = {}
+    for tag, episodes in sets.items():
+        out |= _metrics_of(tag, episodes)
+    return out
+
+
+def _metrics_of(tag: str, episodes: Sequence[Trajectory]) -> dict[str, float]:
+    tasks: dict[int, list[bool]] = {}
+    for episode in episodes:
+        if episode.is_success is not None:
+            tasks.setdefault(episode.group_index, []).append(episode.is_success)
+    returns = [e.episode_return for e in episodes if not math.isnan(e.episode_return)]
+    out = {f"eval/{tag}/return_mean": float(np.mean(returns))} if returns else {}
+    if tasks:
+        rate = float(np.mean([np.mean(attempts) for attempts in tasks.values()]))
+        low, high = wilson_interval(rate, len(tasks))
+        out |= {
+            f"eval/{tag}/success_rate": rate,
+            f"eval/{tag}/success_rate_low": float(low),
+            f"eval/{tag}/success_rate_high": float(high),
+            f"eval/{tag}/num_tasks": float(len(tasks)),
+        }
+    return out
+
+
 def _resampled_means(values_T: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     """Means of `RESAMPLES` draws of T tasks with replacement; the same ones for equal values."""
     random = np.random.default_rng(seed)
@@ -404,7 +449,7 @@ def _resampled_means(values_T: NDArray[np.float64], seed: int) -> NDArray[np.flo
 
 def _mean(values: Sequence[float]) -> float:
     numbers = _without_nan(values)
-    return sum(numbers) / len(numbers) if numbers else math.nan
+    return float(sum(numbers) / len(numbers)) if numbers else math.nan
 
 
 def _without_nan(values: Sequence[float]) -> list[float]:

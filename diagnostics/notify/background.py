@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 MAX_WAITING = 1000
+"""While more jobs come, the oldest are dropped."""
 
 Job = Callable[[], None]
 """It handles its own failures: one that raises ends the queue's thread."""
@@ -22,14 +23,12 @@ class BackgroundQueue:
 
     Args:
         name: of the thread, which starts with the first job.
-        max_waiting: while more jobs come, the oldest are dropped.
     """
 
-    def __init__(self, name: str, *, max_waiting: int = MAX_WAITING) -> None:
-        self._name, self._max_waiting = name, max_waiting
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
-        self._last: Job | None = None
         self._is_closed = False
         self._begun_at: float | None = None
         self._thread: threading.Thread | None = None
@@ -39,7 +38,7 @@ class BackgroundQueue:
         with self._changed:
             if self._is_closed:
                 return
-            if len(self._waiting) >= self._max_waiting:
+            if len(self._waiting) >= MAX_WAITING:
                 self._waiting.popleft()
             self._waiting.append(job)
             self._changed.notify_all()
@@ -60,8 +59,8 @@ class BackgroundQueue:
     def close(self, last: Job | None = None) -> None:
         """Take no more jobs; those that wait are still done, and then the last."""
         with self._changed:
-            if not self._is_closed and self._thread is not None:
-                self._last = last
+            if last is not None and not self._is_closed and self._thread is not None:
+                self._waiting.append(last)
             self._is_closed = True
             self._changed.notify_all()
 
@@ -69,7 +68,7 @@ class BackgroundQueue:
         """Take no more jobs and drop those that wait. The present one goes on."""
         with self._changed:
             self._waiting.clear()
-            self._is_closed, self._last = True, None
+            self._is_closed = True
             self._changed.notify_all()
 
     def join(self, timeout_s: float) -> bool:
@@ -88,12 +87,9 @@ class BackgroundQueue:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._is_closed)
-                if self._waiting:
-                    job = self._waiting.popleft()
-                elif self._last is not None:
-                    job, self._last = self._last, None
-                else:
+                if not self._waiting:
                     return
+                job = self._waiting.popleft()
                 self._begun_at = time.monotonic()
             try:
                 job()

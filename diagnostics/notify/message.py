@@ -133,18 +133,14 @@ def body(kind: str, message: Message) -> Mapping[str, Any]:
             an Adaptive Card).
     """
     if kind == "slack":
-        return {"text": _for_slack(message), "unfurl_links": False, "unfurl_media": False}
+        # Slack reads `&`, `<` and `>`; mentions and links are written with them.
+        text = escape(message.plain(), quote=False)
+        return {"text": text, "unfurl_links": False, "unfurl_media": False}
     if kind == "discord":
         return {"content": _for_discord(message), "allowed_mentions": {"parse": []}}
     if kind == "teams":
         return _card(message)
     return message.to_json()
-
-
-def _for_slack(message: Message) -> str:
-    """Slack reads `&`, `<` and `>`; mentions and links are written with them."""
-    text = message.plain()
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _for_discord(message: Message) -> str:

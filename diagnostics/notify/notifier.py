@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -35,7 +35,6 @@ class Notifier:
     Args:
         run: its id.
         on_message: told of each message that could not be sent, from a thread of the target.
-        environ: holds the addresses and passwords that the targets name.
 
     Raises:
         NotifyError: a target cannot be told as it is configured.
@@ -47,14 +46,12 @@ class Notifier:
         *,
         run: str,
         on_message: Callable[[str], None],
-        environ: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        waits_s: Sequence[float] = WAITS_S,
     ) -> None:
         self._config, self._run, self._clock = config, run, clock
-        environ = os.environ if environ is None else environ
-        sends = [(target, sender(target, environ)) for target in config.targets]
-        self._lines = [_Line(target, send, waits_s, on_message) for target, send in sends]
+        self._lines = [
+            _Line(target, sender(target, os.environ), on_message) for target in config.targets
+        ]
         self._pending: list[Alarm] = []
         self._last_at: float | None = None
 
@@ -128,15 +125,8 @@ class Notifier:
 class _Line:
     """The messages of one target, one after the other."""
 
-    def __init__(
-        self,
-        target: str,
-        send: Send,
-        waits_s: Sequence[float],
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, target: str, send: Send, say: Callable[[str], None]) -> None:
         self._name, self._send, self._say = name_of(target), send, say
-        self._waits_s = waits_s
         self.queue = BackgroundQueue(f"notify {self._name}")
 
     def put(self, message: Message) -> None:
@@ -148,7 +138,7 @@ class _Line:
 
     def _deliver(self, message: Message) -> None:
         """The end of a run cuts a wait short: then the next attempt is made at once."""
-        for attempt, wait_s in enumerate((*self._waits_s, None), 1):
+        for attempt, wait_s in enumerate((*WAITS_S, None), 1):
             try:
                 self._send(message)
                 return

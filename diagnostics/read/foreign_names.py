@@ -11,9 +11,10 @@ it is.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import itemgetter
@@ -162,21 +163,16 @@ def _tagged(name: str) -> Meaning | None:
 
 def _of_words(name_words: Iterable[str]) -> Meaning | None:
     """The meaning of words: of all, without what stands before, and without words of little."""
-    name_words = [_singular(word) for word in name_words]
-    for candidate in _without_prefixes(name_words):
-        if meaning := _BY_WORDS.get(_normal(candidate)):
-            return meaning
+    name_words = rest = [_singular(word) for word in name_words]
+    while (meaning := _BY_WORDS.get(_normal(rest))) is None and len(rest) > 1:
+        if rest[0] not in _PREFIXES | _AVERAGES:
+            break
+        rest = rest[1:]
+    if meaning is not None:
+        return meaning
     core = [w for w in name_words if w not in _FILLERS and not _SAMPLES.fullmatch(w)]
     meaning = _BY_WORDS.get(_normal(core)) if 0 < len(core) < len(name_words) else None
     return replace(meaning, rank=meaning.rank + _PARTLY) if meaning else None
-
-
-def _without_prefixes(rest: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Words, then the same without the first of them, while that is one of `_PREFIXES`."""
-    yield rest
-    while len(rest) > 1 and rest[0] in _PREFIXES | _AVERAGES:
-        rest = rest[1:]
-        yield rest
 
 
 def _of_an_evaluation(name: str, name_words: Sequence[str]) -> Meaning | None:
@@ -187,20 +183,17 @@ def _of_an_evaluation(name: str, name_words: Sequence[str]) -> Meaning | None:
         is_last or _EVALUATIONS.intersection(name_words[: 2 if name_words[:1] == ["train"] else 1])
     ):
         return None
-    start, end = 0, len(name_words)
-    while start < end and name_words[start] in _OF_TESTS:
-        start += 1
-    while start < end and name_words[end - 1] in _OF_TESTS:
-        end -= 1
-    for index in range(start, end):
-        meaning = _BY_WORDS.get(_normal(map(_singular, name_words[index:end])))
+    core = list(itertools.dropwhile(_OF_TESTS.__contains__, name_words))
+    while core and core[-1] in _OF_TESTS:
+        core.pop()
+    for index in range(len(core)):
+        meaning = _BY_WORDS.get(_normal(map(_singular, core[index:])))
         if meaning is not None:
-            tag = "_".join(name_words[start:index])
-            is_tag = not _FILLERS - {"env", "all"} >= set(name_words[start:index])
-            rank = int(is_tag or is_last)
-            return _evaluated(name, tag * is_tag, meaning, rank)
-    if name_words[start : start + 1] == ["score"] and "test_score/" in name:  # verl of old
-        return _evaluated(name, "_".join(name_words[start + 1 : end]), _BY_WORDS[("score",)], 0)
+            is_tag = not _FILLERS - {"env", "all"} >= set(core[:index])
+            tag = "_".join(core[:index]) if is_tag else ""
+            return _evaluated(name, tag, meaning, int(is_tag or is_last))
+    if core[:1] == ["score"] and "test_score/" in name:  # verl of old
+        return _evaluated(name, "_".join(core[1:]), _BY_WORDS[("score",)], 0)
     return None
 
 
@@ -214,14 +207,11 @@ def _evaluated(name: str, tag: str, meaning: Meaning, rank: int) -> Meaning | No
     return Meaning(key=f"eval/{tag or 'all'}/{metric}", rank=rank, only_share=is_share(meaning.key))
 
 
-def _of_a_reward_function(name_words: Collection[str]) -> Meaning | None:
+def _of_a_reward_function(name_words: Iterable[str]) -> Meaning | None:
     """Success, of a reward that is 1 where the answer is right: `rewards/accuracy_reward/mean`."""
-    is_reward = not {"reward", "rewards"}.isdisjoint(name_words)
-    if (
-        not is_reward
-        or WORDS["answers"].isdisjoint(name_words)
-        or not {"std", "min", "max"}.isdisjoint(name_words)
-    ):
+    distinct = set(name_words)
+    is_of_answers = distinct & {"reward", "rewards"} and distinct & WORDS["answers"]
+    if not is_of_answers or distinct & {"std", "min", "max"}:
         return None
     return Meaning(key=SUCCESS, rank=_PARTLY // 2, only_share=True)
 

@@ -12,7 +12,7 @@ import csv
 import io
 import itertools
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,26 +21,25 @@ from echoscope.store.importers.lines import conversion, wide_encoding
 from echoscope.store.importers.packed_file import ERRORS, opened, packing_of
 from echoscope.store.importers.spooled.trackio_traces import is_sqlite
 
-from .foreign_names import Meaning
+from .foreign_names import OUTCOMES, Meaning
 from .forms.console_log import ConsoleLog
-from .forms.json_records import documents, is_notebook, notebook_lines, parsed
+from .forms.delimited_text import NUM_SAMPLED, Columns, Dialect, dialect_of
+from .forms.json_records import JsonLines, documents, is_notebook, notebook_lines, parsed
 from .forms.tensorboard import is_events, read_events
-from .forms.text import JsonLines, Lines, reader_of
 from .forms.trackio import read_trackio
 from .forms.wandb_file import is_wandb, read_wandb_table
-from .records import MetricsFileError, Reading, is_named, no_such_run, refuse_export
+from .records import Collector, MetricsFileError, Reading, is_named, no_such_run, refuse_export
 from .table import MetricTable
 
 MAX_LINE_CHARS = 32_000_000
 MAX_DOCUMENT_BYTES = 256 << 20
 """A JSON document over several lines is read at once."""
 _SNIFF_BYTES = 262_144
-_UNICODE = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-"""Byte order marks: PowerShell writes what it redirects as UTF-16."""
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""PowerShell writes what it redirects so."""
+
+Lines = Callable[[], Iterator[str]]
+"""A text that can be read again and again."""
 
 NO_TEXT = "is binary, and not of TensorBoard, trackio or W&B"
 NOT_METRICS = (
@@ -95,7 +94,7 @@ def _read_bytes(path: Path, reading: Reading) -> MetricTable:
     for matches, read in _BINARY_FORMS:
         if matches(head):
             return read(reading)
-    encoding = next((name for mark, name in _UNICODE if head.startswith(mark)), "utf-8")
+    encoding = "utf-16" if head.startswith(_UTF16) else "utf-8-sig"
     if wide := wide_encoding(head):
         raise MetricsFileError(f"{path}: seems to be text in {wide}: {conversion(wide)}")
     if b"\x00" in head and encoding != "utf-16":
@@ -143,10 +142,9 @@ def _read(path: Path, reading: Reading, lines: Lines) -> MetricTable:
     if path.suffix in (".yaml", ".yml"):
         raise MetricsFileError(f"{path}: is YAML; write its rows as JSON lines or CSV")
     reader = reader_of(reading, lines)
-    best = None if reader is None else reader.best()
-    if reader is None or best is None:
+    if reader is None or (best := reader.best()) is None:
         raise MetricsFileError(f"{path}: {NOT_METRICS}")
-    return best.finish(reader.notes())
+    return best.finish()
 
 
 def _read_json(path: Path, reading: Reading, lines: Lines, start: str) -> MetricTable | None:
@@ -169,7 +167,46 @@ def _read_json(path: Path, reading: Reading, lines: Lines, start: str) -> Metric
     else:
         reader.take(values)
     best = reader.best()
-    return None if best is None else best.finish(reader.notes())
+    return None if best is None else best.finish()
+
+
+Reader = JsonLines | Columns | ConsoleLog
+"""Reads a text line by line (`feed`). `best` has the records so far, None where there are none."""
+
+
+def reader_of(reading: Reading, lines: Lines) -> Reader | None:
+    """A reader that has read a text, a table or what a trainer printed; None where it is neither.
+
+    Raises:
+        MetricsFileError: the text cannot hold the metrics of a run.
+        csv.Error: a cell of the table is too long.
+    """
+    dialect = dialect_of(list(itertools.islice(lines(), NUM_SAMPLED)))
+    table: Columns | None = None
+    if dialect is not None:
+        refuse_export(Path(reading.path), dialect.names)
+        table = Columns(reading, dialect)
+        table.feed(lines())
+        # Bars also draw tables, and commas also stand in sentences.
+        is_plain = dialect.num_before == 0 and dialect.delimiter != "|"
+        if is_plain and table.collector.known & OUTCOMES:
+            return table
+        if not is_plain and not table.collector.known:
+            table = None
+    log = ConsoleLog(reading)
+    log.feed(lines())
+    best = log.best()
+    if best is None or (table is not None and not _says_more(best, table.collector, dialect)):
+        return table
+    return log
+
+
+def _says_more(log: Collector, table: Collector, dialect: Dialect | None) -> bool:
+    """Whether a text says more as a log than as a table; of tables with bars also the same."""
+    if not table.num_records:
+        return True  # a line with commas, and nothing after it
+    has_bars = dialect is not None and dialect.delimiter == "|"
+    return len(log.known) >= len(table.known) + (not has_bars)
 
 
 def _documents(lines: Lines) -> list[Any]:

@@ -110,55 +110,44 @@ def parse_map(
     return out
 
 
-def decide(
-    columns: Mapping[str, FloatArray64],
-    mapping: Mapping[str, Meaning],
-    kept: RunMeaning | None = None,
-    final: Collection[str] = (),
-    given_by: str = "--map",
-    is_strict: bool = True,
-) -> tuple[RunMeaning, tuple[str, ...]]:
+@dataclass(slots=True)
+class Decision:
     """What columns mean, and notes for the user.
 
     A key that the source has itself wins over an alias. Rates of several environments are averaged
     into the key without a tag; mutual information over its ceiling becomes `dependence`; an entropy
     too large to be per token is divided by the length. A reward is a return, whatever its range.
 
-    Args:
-        columns: The values that decide, each of a length of its own.
-        kept: What was decided earlier.
-        final: Columns of which that stays.
-        given_by: Who gave the mapping, for the evidence.
-        is_strict: Raise where `mapping` is wrong; else the column is not read, and a note says so.
-
     Raises:
         MetricNameError: `mapping` calls something a share that is none.
     """
-    deciding = _Deciding(
-        columns, mapping, kept or RunMeaning(), frozenset(final), given_by, is_strict
-    )
-    deciding.read_columns()
-    deciding.average_tags()
-    deciding.derive()
-    return RunMeaning(tuple(deciding.entries)), tuple(deciding.notes)
-
-
-@dataclass(slots=True)
-class _Deciding:
-    """One decision of what columns mean."""
 
     columns: Mapping[str, FloatArray64]
+    """The values that decide, each of a length of its own."""
     mapping: Mapping[str, Meaning]
-    kept: RunMeaning
-    final: frozenset[str]
-    given_by: str
-    is_strict: bool
+    kept: RunMeaning = field(default_factory=RunMeaning)
+    """What was decided earlier."""
+    final: Collection[str] = ()
+    """Columns of which that stays."""
+    given_by: str = "--map"
+    """Who gave the mapping, for the evidence."""
+    is_strict: bool = True
+    """Raise where `mapping` is wrong; else the column is not read, and a note says so."""
     entries: list[ColumnMeaning] = field(default_factory=list)
     values: dict[str, FloatArray64] = field(default_factory=dict)
     """By key, also of columns that keep their name."""
     notes: list[str] = field(default_factory=list)
 
-    def read_columns(self) -> None:
+    def __post_init__(self) -> None:
+        self._read_columns()
+        self._average_tags()
+        self._derive()
+
+    @property
+    def meaning(self) -> RunMeaning:
+        return RunMeaning(tuple(self.entries))
+
+    def _read_columns(self) -> None:
         """Mapped columns, then final ones, then our own names, then the table's by rank."""
         ranked: list[tuple[int, int, str, Meaning | None]] = []
         for name in self.columns:
@@ -264,27 +253,26 @@ class _Deciding:
             raise MetricNameError(sentence)
         self.notes.append(sentence)
 
-    def average_tags(self) -> None:
+    def _average_tags(self) -> None:
         for rate in ("success_rate", "action_valid_frac", "action_effective_frac"):
             pattern = re.compile(rf"rollout/[^/]+/{rate}")
             members = tuple(sorted(key for key in self.values if pattern.fullmatch(key)))
-            if members and f"rollout/{rate}" not in self.values:
-                self._make(f"rollout/{rate}", members, How.MEAN, "the mean over environments")
+            self._make(f"rollout/{rate}", members, How.MEAN, "the mean over environments")
 
     def _make(self, key: str, of: tuple[str, ...], how: How, evidence: str) -> None:
-        self.entries.append(ColumnMeaning(key=key, of=of, how=how, evidence=evidence))
-        self.values[key] = np.empty(0)
+        """A key from others, where they are there and it is not."""
+        if of and key not in self.values and self.values.keys() >= set(of):
+            self.entries.append(ColumnMeaning(key=key, of=of, how=how, evidence=evidence))
+            self.values[key] = np.empty(0)
 
-    def derive(self) -> None:
+    def _derive(self) -> None:
         """Keys that follow from others."""
         information = "info/first_turn/mutual_information"
-        ceiling, dependence = f"{information}_ceiling", "info/first_turn/dependence"
-        if {information, ceiling} <= self.values.keys() and dependence not in self.values:
-            name_of_kind = "information over its ceiling"
-            self._make(dependence, (information, ceiling), How.SHARE_OF, name_of_kind)
-        trajectories = "rollout/num_trajectories"
-        if trajectories in self.values and _EPISODES not in self.values:
-            self._make(_EPISODES, (trajectories,), How.MEAN, "every trajectory is an episode")
+        pair = information, f"{information}_ceiling"
+        dependence = "info/first_turn/dependence"
+        self._make(dependence, pair, How.SHARE_OF, "information over its ceiling")
+        trajectories = ("rollout/num_trajectories",)
+        self._make(_EPISODES, trajectories, How.MEAN, "every trajectory is an episode")
         self._entropy_per_token()
         self._kl_per_token()
 
@@ -312,7 +300,7 @@ class _Deciding:
             self.notes.append(f"{name} is too large to be per token: the KL rule does not read it")
 
     def _rename(self, key: str, name: str) -> None:
-        entry = next((e for e in self.entries if e.key == key), _as_named(self._column_of(key)))
+        entry = next((e for e in self.entries if e.key == key), _as_named(key))
         self.entries = [e for e in self.entries if e.key != key]
         self.entries.append(replace(entry, key=name, evidence="too large to be per token"))
         self.values[name] = self.values.pop(key)
@@ -376,48 +364,40 @@ class RowNamer:
     notes: tuple[str, ...] = ()
     given_by: str = "--map"
     _samples: dict[str, dict[int, float]] = field(default_factory=dict)
-    _final: set[str] = field(default_factory=set)
+    _final: set[str] = field(init=False)
     _left: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        for entry in self.meaning.columns:
-            if entry.is_of_a_column:
-                self._final.update(entry.of)
-        for name, meant in self.mapping.items():
-            earlier = self.meaning.of_column.get(name)
-            if earlier is None or earlier.key != meant.key:
-                self._final.discard(name)  # somebody says something else now
+        self._final = {
+            name
+            for name, earlier in self.meaning.of_column.items()
+            # else somebody says something else now
+            if name not in self.mapping or self.mapping[name].key == earlier.key
+        }
 
-    def learn(self, rows: Mapping[int, Mapping[str, float]]) -> None:
-        """Take in rows by step."""
-        is_news = False
-        for step, values in rows.items():
-            for name, value in values.items():
-                if name not in self._final and math.isfinite(value):
-                    sample = self._samples.setdefault(name, {})
-                    if len(sample) < NUM_DECIDING or step in sample:
-                        sample[step] = value
-                        is_news = True
-        if is_news:
-            self._decide()
+    def learn(self, step: int, values: Mapping[str, float]) -> None:
+        """Take in a row, and decide again where it says more of what is open."""
+        news = {n: v for n, v in values.items() if n not in self._final and math.isfinite(v)}
+        for name, value in news.items():
+            self._samples.setdefault(name, {})[step] = value
+        if not news:
+            return
+        columns = {
+            name: np.array(list(samples.values())) for name, samples in self._samples.items()
+        }
+        columns |= {name: np.empty(0) for name in self._final}
+        decision = Decision(
+            columns, self.mapping, self.meaning, self._final, self.given_by, is_strict=False
+        )
+        self.meaning, self.notes = self._without_left(decision.meaning), tuple(decision.notes)
+        for name in [n for n, sample in self._samples.items() if len(sample) >= NUM_DECIDING]:
+            self._final.add(name)
+            del self._samples[name]
 
     def leave(self, keys: Iterable[str]) -> None:
         """Keys that the episodes gave first: no column is read as these in this run."""
         self._left |= set(keys) - self.meaning.of_key.keys()
         self.meaning = self._without_left(self.meaning)
-
-    def _decide(self) -> None:
-        columns = {
-            name: np.array(list(samples.values())) for name, samples in self._samples.items()
-        }
-        columns |= {name: np.empty(0) for name in self._final}
-        meaning, self.notes = decide(
-            columns, self.mapping, self.meaning, self._final, self.given_by, is_strict=False
-        )
-        self.meaning = self._without_left(meaning)
-        for name in [n for n, sample in self._samples.items() if len(sample) >= NUM_DECIDING]:
-            self._final.add(name)
-            del self._samples[name]
 
     def _without_left(self, meaning: RunMeaning) -> RunMeaning:
         return RunMeaning(

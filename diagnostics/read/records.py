@@ -8,7 +8,8 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,9 @@ from .foreign_names import (
 )
 from .forms.answers import MAX_ANSWERS, Outcome, are_answers, outcome_of, short
 from .table import (
-    MAX_COLUMNS,
     MetricTable,
     TableBuilder,
-    TooManyColumnsError,
     outcome_hints,
-    too_many_columns,
 )
 
 MAX_STEP = 2**53
@@ -40,6 +38,7 @@ LARGEST = 1e150
 MAX_DEPTH = 12
 NUM_SAMPLED = 500
 """Records that the field of the steps is chosen by."""
+MAX_COLUMNS = 5_000
 MAX_RUNS = 512
 FEW_ROWS = 64
 """A field that has another value in each of so many rows names no runs."""
@@ -104,16 +103,12 @@ def to_number(value: Any) -> float:
     Trainers write NaN where a loss broke, and leave out what was not computed: they differ.
     Percent signs, thousands separators, decimal commas and `np.float64(...)` are understood.
     """
-    if isinstance(value, bool):
-        return float(value)
     if isinstance(value, int | float):
         try:
             return _bounded(float(value))
         except OverflowError:
             return math.inf
-    if not isinstance(value, str) or not value:
-        return math.nan
-    return _number_in(value)
+    return _number_in(value) if isinstance(value, str) else math.nan
 
 
 def _bounded(number: float) -> float:
@@ -149,6 +144,21 @@ def finite_mean(numbers: Iterable[float]) -> float:
     return math.fsum(finite) / len(finite) if finite else math.nan
 
 
+def leaves(
+    group: Mapping[str, Any], transparent: Collection[str] = ()
+) -> Iterator[tuple[str, Any]]:
+    """Values inside nested groups, under the names of the groups, but for transparent ones."""
+    waiting: list[tuple[str, Any, int]] = [(str(k), v, 0) for k, v in reversed(list(group.items()))]
+    while waiting:
+        name, value, depth = waiting.pop()
+        if not isinstance(value, dict):
+            yield name, value
+        elif depth < MAX_DEPTH:
+            outer, slash, last = name.rpartition("/")
+            start = outer + slash if last in transparent else f"{name}/"
+            waiting += [(f"{start}{k}", v, depth + 1) for k, v in reversed(value.items())]
+
+
 def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Nested groups joined by `/`, and lists of numbers as their means.
 
@@ -156,15 +166,8 @@ def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
     {'step': 1, 'actor/entropy': 0.5, 'train/rewards': 0.5}
     """
     out: dict[str, Any] = {}
-    waiting: list[tuple[str, Any, int]] = [(str(k), v, 0) for k, v in reversed(list(entry.items()))]
-    while waiting:
-        name, value, depth = waiting.pop()
-        if isinstance(value, dict):
-            if depth < MAX_DEPTH:
-                start = "" if name.rpartition("/")[2] in TRANSPARENT else f"{name}/"
-                start = start or (f"{name.rpartition('/')[0]}/" if "/" in name else "")
-                waiting += [(f"{start}{k}", v, depth + 1) for k, v in reversed(value.items())]
-        elif isinstance(value, list):
+    for name, value in leaves(entry, TRANSPARENT):
+        if isinstance(value, list):
             numbers = [to_number(v) for v in value if isinstance(v, int | float)]
             if len(numbers) == len(value) and not math.isnan(mean := finite_mean(numbers)):
                 out[name] = mean
@@ -179,35 +182,10 @@ _SUMMARY = "train_runtime"
 """What transformers logs once, after the last step: such a row belongs to that step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """What records with the same fields have in common."""
-
-    known: tuple[tuple[str, str], ...]
-    """Fields that the catalogue has, and their keys."""
-    runs: tuple[str, ...]
-    weights: tuple[str, ...]
-    summaries: tuple[str, ...]
-    is_chart: bool
-    has_series: bool
-    has_phase: bool
-
-
 @functools.lru_cache(maxsize=MAX_NOISE)
-def _plan_of(names: tuple[str, ...]) -> _Plan:
-    spelling_of = {name: spelled(name) for name in names}
-    understood = [
-        (name, meaning.key) for name in names if (meaning := meaning_of(name)) is not None
-    ]
-    return _Plan(
-        known=tuple(understood),
-        runs=tuple(name for name in names if spelling_of[name] in WORDS["runs"]),
-        weights=tuple(name for name in names if spelling_of[name] in WORDS["sample_counts"]),
-        summaries=tuple(name for name in names if is_summary_column(name)),
-        is_chart=len(names) > 1 and sum(" - " not in name for name in names) <= 1,
-        has_series=len(names) <= 8 and bool(WORDS["series"] & set(spelling_of.values())),
-        has_phase=bool(WORDS["phases"] & set(spelling_of.values())),
-    )
+def _names_in(names: tuple[str, ...], words: str) -> tuple[str, ...]:
+    """The names that are in one of the lists of `WORDS`."""
+    return tuple(name for name in names if spelled(name) in WORDS[words])
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,22 +202,21 @@ class Reading:
     def table(
         self,
         kind: str,
-        rows: Iterable[Mapping[str, Any]],
+        rows: Callable[[Collector], Iterable[Mapping[str, Any]]],
         nothing: str,
-        notes: Callable[[], list[str]] = list,
     ) -> MetricTable:
         """The table of a source whose rows are read one by one.
 
         Args:
+            rows: Gives the rows, and tells the collector what is left out of them.
             nothing: What is said where there is no row.
-            notes: Called after the last row: what a user must know.
         """
         collector = Collector(self, kind)
-        for row in rows:
+        for row in rows(collector):
             collector.add(row)
         if not collector.num_records:
-            raise MetricsFileError(f"{self.path}: {'; '.join([nothing, *notes()])}")
-        return collector.finish(notes())
+            raise MetricsFileError(f"{self.path}: {'; '.join([nothing, *collector.told()])}")
+        return collector.finish()
 
 
 @dataclass(slots=True)
@@ -269,31 +246,40 @@ class Collector:
     _answers: list[dict[str, Any]] | None = field(default_factory=list)
     """All rows, while they may be answers of one evaluation; None: they are not."""
     _num_taken: int = 0
-    _num_rows: int = 0
     _last_step: float | None = None
     num_lost: int = 0
+    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """What a reader has left out, and why -> how many."""
+    notes: list[str] = field(default_factory=list)
+    """What else it tells a user."""
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Raises MetricsFileError where the file cannot hold the metrics of a run."""
-        plan = _plan_of(tuple(record))
-        if plan.is_chart:
+        names, fields = tuple(record), dict(record)
+        if len(names) > 1 and sum(" - " not in name for name in names) <= 1:
             self._is_chart = True
             for row in _rows_of_chart(record):
                 self.add(row)
             return
-        fields = dict(record)
-        if plan.has_series or plan.has_phase:
-            fields = _of_phase(_of_series(record))
-            plan = _plan_of(tuple(fields))
+        if len(names) <= 8 and _names_in(names, "series"):
+            fields = _of_series(fields)
+        if _names_in(names, "phases"):
+            fields = _of_phase(fields)
         if self.needs_known and len(self.names) > MAX_NOISE:
             fields = {n: v for n, v in fields.items() if n in self.names or meaning_of(n)}
-        elif len(fields) > MAX_COLUMNS or len(self.names) > MAX_COLUMNS:
-            raise self._error(too_many_columns())
-        metrics = {key for n, key in plan.known if not math.isnan(to_number(fields.get(n)))}
+        metrics = {
+            meaning.key
+            for name, value in fields.items()
+            if (meaning := meaning_of(name)) is not None and not math.isnan(to_number(value))
+        }
         if self.needs_known and not metrics and not any(n in self.reading.mapping for n in fields):
             return
         self.known |= metrics
         self.names.update(dict.fromkeys(fields))
+        if len(self.names) > MAX_COLUMNS:
+            raise self._error(
+                f"holds more than {MAX_COLUMNS:,} different names; a table of metrics has fewer"
+            )
         self.num_records += 1
         if self._answers is not None:
             self._answers.append(short(record))
@@ -345,21 +331,22 @@ class Collector:
         if self._steps and self._last_step not in (None, step):
             self._answers = None
         self._last_step = step
-        plan = _plan_of(tuple(fields))
+        names = tuple(fields)
+        run_fields = _names_in(names, "runs")
         numbers: dict[str, float] = {}
         for name, value in fields.items():
             number = to_number(value)
-            if number == number and name not in plan.runs:
+            if number == number and name not in run_fields:
                 numbers[name] = number
         self._numeric.update(numbers)
-        for name in (*(self._steps or ()), *plan.summaries):
+        for name in (*(self._steps or ()), *filter(is_summary_column, names)):
             numbers.pop(name, None)
         run = [
-            _run_label(name, fields[name]) for name in plan.runs if fields[name] not in (None, "")
+            _run_label(name, fields[name]) for name in run_fields if fields[name] not in (None, "")
         ]
-        self._run_fields.update(dict.fromkeys(plan.runs))
-        weights = [numbers[name] for name in plan.weights if 0 < numbers.get(name, 0) < math.inf]
-        weight = weights[0] if weights else 1.0
+        self._run_fields.update(dict.fromkeys(run_fields))
+        counts = [numbers.get(name, 0.0) for name in _names_in(names, "sample_counts")]
+        weight = next((count for count in counts if 0 < count < math.inf), 1.0)
         self._add(tuple(run), step, numbers, weight)
 
     def _add(
@@ -369,7 +356,8 @@ class Collector:
         builder = self._runs.get(key)
         if builder is None:
             num_runs = len(self._runs)
-            is_of_a_row_each = num_runs >= FEW_ROWS and self._num_rows < 2 * num_runs
+            num_rows = sum(other.num_rows for other in self._runs.values())
+            is_of_a_row_each = num_runs >= FEW_ROWS and num_rows < 2 * num_runs
             if num_runs >= MAX_RUNS or (is_of_a_row_each and not self._is_chart):
                 raise self._error(
                     f"the column {' and '.join(self._run_fields)} tells more than "
@@ -377,11 +365,7 @@ class Collector:
                     "names no runs"
                 )
             builder = self._runs[key] = self.reading.make_builder()
-        self._num_rows += 1
-        try:
-            builder.add_row(step, numbers, weight)
-        except TooManyColumnsError as error:
-            raise self._error(error) from None
+        builder.add_row(step, numbers, weight)
 
     def _step_of(self, fields: Mapping[str, Any]) -> float | None:
         if not self._steps:
@@ -394,7 +378,12 @@ class Collector:
                 return step
         return None
 
-    def finish(self, notes: list[str] | None = None) -> MetricTable:
+    def told(self) -> list[str]:
+        """What a user must know of the source."""
+        left_out = [f"{counted(n, what)} {why}".strip() for (what, why), n in self.left_out.items()]
+        return [*(f"left out: {sentence}" for sentence in left_out), *self.notes]
+
+    def finish(self) -> MetricTable:
         """The table.
 
         Raises:
@@ -406,7 +395,7 @@ class Collector:
             if name not in self.names:
                 columns = f"; columns: {listed(list(self.names), 10)}" if self.names else ""
                 raise self._error(f"--map names the column {name!r}, which is not there{columns}")
-        notes = list(notes or [])
+        notes = self.told()
         self._refuse_answers()
         if not self._runs:
             raise self._error(f"no row with a step was found ({self.kind})")
@@ -550,22 +539,19 @@ def _rows_of_chart(record: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     return rows.values()
 
 
-def _of_series(record: Mapping[str, Any]) -> Mapping[str, Any]:
+def _of_series(record: dict[str, Any]) -> dict[str, Any]:
     """A row that holds one metric by its name, `{"step": 3, "metric": "reward", "value": 0.5}`."""
-    if len(record) > 8:
-        return record
     by_word = {spelled(name): name for name in record}
     value = by_word.get("value", by_word.get("val"))
-    series = next((by_word[word] for word in by_word if word in WORDS["series"]), None)
-    if value is None or series is None or not isinstance(record[series], str):
+    series = next(by_word[word] for word in by_word if word in WORDS["series"])
+    if value is None or not isinstance(record[series], str):
         return record
     kept = {name: v for name, v in record.items() if name not in (value, series)}
     return {**kept, record[series]: record[value]}
 
 
-def _of_phase(record: Mapping[str, Any]) -> dict[str, Any]:
+def _of_phase(record: dict[str, Any]) -> dict[str, Any]:
     """The fields, named as an evaluation's where one of them says so."""
-    fields = dict(record)
     for name, value in record.items():
         is_phase = isinstance(value, str) and spelled(name) in WORDS["phases"]
         if is_phase and value.strip().lower() in WORDS["phases_of_evaluations"]:
@@ -574,4 +560,4 @@ def _of_phase(record: Mapping[str, Any]) -> dict[str, Any]:
                 for n, v in record.items()
                 if n != name
             }
-    return fields
+    return record

@@ -155,8 +155,7 @@ def _may_hold_rollouts(path: Path) -> bool:
     if path.is_dir():
         from echoscope.store.log.layout import Layout
 
-        is_run = Layout(path).run_json.is_file()
-        return not is_run and not any(Layout(p).run_json.is_file() for p in path.iterdir())
+        return not any(Layout(p).run_json.is_file() for p in (path, *path.iterdir()))
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -1,6 +1,6 @@
 """What the numbers of a run are: one record a run, decided once and stored with it.
 
-`names.decide` makes the record from columns. Here it is kept, written as JSON, and followed.
+`names.Decision` makes the record from columns. Here it is kept, written as JSON, and followed.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from .foreign_names import Meaning
 from .forms.wandb_file import is_kept_beside
 from .metrics_file import NO_TEXT, NOT_METRICS, read_metrics
 from .names import is_ours
-from .records import ExportedFileError, MetricsFileError, is_named, run_names
+from .records import ExportedFileError, MetricsFileError, is_named, no_such_run, run_names
 from .table import MetricTable, named_table
 
 MAX_METRICS_FILES = 2_000
@@ -79,25 +79,27 @@ class MetricsFolder:
     passed: dict[str, str] = field(default_factory=dict)
     """Files of a folder that hold no metrics -> why; "" where nothing more is known."""
 
-    def run(self, name: str) -> RunMetrics | None:
-        """The run that a user means; None where there is none of this name."""
-        exact = [run for run in self.runs if run.name == name]
-        return next((run for run in (*exact, *self.runs) if is_named(name, run.name)), None)
+    def chosen(self, path: Path, name: str) -> RunMetrics | None:
+        """The run that a user means, or the only one; None where there is none.
 
-    def names(self) -> list[str]:
-        """The names of the runs, the one with most rows first."""
-        return [run.name for run in self.runs]
-
-    def choice(self, path: Path) -> str:
-        """What is said where somebody must choose one of several runs.
-
-        The names come last, because there may be hundreds.
+        Raises:
+            MetricsFileError: no run has this name, or several are there and none is named.
         """
-        has_files = len({file for run in self.runs for file in run.files}) > 1
-        by_file = ", or give the file of one of them" if has_files else ""
-        ways = f"Choose one with --run NAME{by_file}."
-        names = run_names(self.names())
-        return f"{path}: holds metrics of {len(self.runs)} runs. {ways} The runs: {names}"
+        names = [run.name for run in self.runs]
+        if name:
+            exact = [run for run in self.runs if run.name == name]
+            meant = next((run for run in (*exact, *self.runs) if is_named(name, run.name)), None)
+            if meant is None:
+                raise MetricsFileError(f"{path}: {no_such_run(name, names)}")
+            return meant
+        if len(names) > 1:  # the names come last, because there may be hundreds
+            has_files = len({file for run in self.runs for file in run.files}) > 1
+            by_file = ", or give the file of one of them" if has_files else ""
+            raise MetricsFileError(
+                f"{path}: holds metrics of {len(names)} runs. Choose one with --run NAME{by_file}. "
+                f"The runs: {run_names(names)}"
+            )
+        return self.runs[0] if names else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,12 +175,12 @@ def _tables_or_reason(
     except (MetricsFileError, OSError) as error:
         if not is_of_folder:
             raise
+        reason = str(error).removeprefix(f"{file}: ")
         if isinstance(error, OSError):
-            folder.refused.add(error.strerror or str(error), str(relative))
+            folder.refused.add(error.strerror or reason, str(relative))
         elif isinstance(error, ExportedFileError) or _LOOKS_LIKE_METRICS.search(file.name):
-            folder.refused.add(str(error).removeprefix(f"{file}: "), str(relative))
+            folder.refused.add(reason, str(relative))
         else:
-            reason = str(error).removeprefix(f"{file}: ")
             folder.passed[str(relative)] = "" if reason in _GENERIC else reason
         return []
 
@@ -294,6 +296,9 @@ def _merged(
     pieces: Sequence[_Piece], path: Path, mapping: Mapping[str, Meaning], name: str
 ) -> RunMetrics:
     """One table of all pieces; of two values of a column at one step the later file's counts."""
+    files = tuple(dict.fromkeys(str(piece.file) for piece in pieces))
+    if len(pieces) == 1:
+        return RunMetrics(name=name, table=pieces[0].table, files=files)
     steps = np.unique(np.concatenate([piece.table.steps for piece in pieces]))
     raw: dict[str, FloatArray64] = {}
     for piece in pieces:
@@ -302,15 +307,10 @@ def _merged(
             column = raw.setdefault(key, np.full(len(steps), np.nan))
             is_there = ~np.isnan(values)
             column[at_R[is_there]] = values[is_there]
-    files = tuple(dict.fromkeys(str(piece.file) for piece in pieces))
-    if len(pieces) == 1:
-        table = pieces[0].table
-    else:
-        own_mapping = {column: meaning for column, meaning in mapping.items() if column in raw}
-        notes = [f"metrics of {len(files)} files were joined by their steps: {listed(files)}"]
-        joined = named_table(steps, raw, own_mapping, notes)
-        table = replace(joined, path=str(path), run=name)
-    return RunMetrics(name=name, table=table, files=files)
+    own_mapping = {column: meaning for column, meaning in mapping.items() if column in raw}
+    notes = [f"metrics of {len(files)} files were joined by their steps: {listed(files)}"]
+    joined = named_table(steps, raw, own_mapping, notes)
+    return RunMetrics(name=name, table=replace(joined, path=str(path), run=name), files=files)
 
 
 def _names(clusters: Sequence[Sequence[_Piece]], path: Path) -> list[str]:

@@ -18,16 +18,14 @@ from ..measure.text.sample import MAX_TRAJECTORIES
 from .foreign_names import Meaning
 from .metrics_file import read_metrics
 from .names import is_read
-from .records import AnswersError, MetricsFileError, no_such_run
+from .records import AnswersError, MetricsFileError
 from .rollouts import no_rollouts
 from .runs import read_runs
-from .table import MetricTable, steps_with_groups, table_of_run
+from .table import MetricTable, newest_payload, steps_with_groups, table_of_run
 from .wandb_address import is_address, read_address
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
-
-    from ..measure.text.report import StoredText
 
 MAX_SHOWN = 6
 
@@ -93,18 +91,15 @@ class Opened:
         findings = list(dict.fromkeys(f for rule in rules for f in FINDINGS.get(rule, ())))
         if self.reader is None or not findings:
             return Exhibits()
-        stored = _stored_text(self.reader, upto)
-        if stored is None:
-            return Exhibits()
+        from ..measure.text.report import read_record
+
+        stored = read_record(newest_payload(self.reader, "text", upto))
         places: dict[str, Shown] = {}
         prompts: dict[str, str] = {}
         for e in (exemplar for name in findings for exemplar in stored.exemplars.get(name, ())):
             if e.trajectory_id not in prompts:
                 prompts |= _prompts_beside(self.reader, e.trajectory_id)
-            exemplar_here = Shown(
-                trajectory_id=e.trajectory_id, turn=e.turn, spans=e.spans, note=e.note
-            )
-            places.setdefault(prompts.get(e.trajectory_id, e.trajectory_id), exemplar_here)
+            places.setdefault(prompts.get(e.trajectory_id, e.trajectory_id), e)
         pattern, template = stored.template, ""
         if pattern is not None and pattern.match_frac >= LEAST_SHARED:
             template = template_words(pattern.text, pattern.match_frac)
@@ -121,22 +116,6 @@ def _prompts_beside(reader: RunReader, trajectory_id: str) -> dict[str, str]:
     except ValueError:
         return {}
     return {str(row["id"]): str(row["prompt_key"]) for row in rows.to_pylist()}
-
-
-_NEWEST_TEXT = """
-SELECT max(step) AS step FROM diagnostics WHERE kind = 'text' AND ($1 IS NULL OR step <= $1)
-"""
-
-
-def _stored_text(reader: RunReader, upto: int | None) -> StoredText | None:
-    """The newest findings that the run's monitor stored."""
-    from ..measure.text.report import read_record
-
-    step = reader.sql(_NEWEST_TEXT, [upto]).column("step")[0].as_py()
-    if step is None:
-        return None
-    records = [record for record in reader.diagnostics(int(step)) if record.kind == "text"]
-    return read_record(records[-1]) if records else None
 
 
 def _is_stored_run(path: Path) -> bool:
@@ -228,13 +207,9 @@ def _of_folder(folder: Path, mapping: Mapping[str, Meaning] | None, run: str) ->
         raise MetricsFileError(f"{folder}: is empty")
     metrics = read_runs(folder, mapping)
     left = leftover_of(folder, metrics)
-    if not metrics.runs:
-        raise MetricsFileError(folder_unread(folder, reasons_of(left)))
-    if not run and len(metrics.runs) > 1:
-        raise MetricsFileError(metrics.choice(folder))
-    chosen = metrics.run(run) if run else metrics.runs[0]
+    chosen = metrics.chosen(folder, run) if metrics.runs else None
     if chosen is None:
-        raise MetricsFileError(f"{folder}: {no_such_run(run, metrics.names())}")
+        raise MetricsFileError(folder_unread(folder, reasons_of(left)))
     notes = file_sentences((left.refused,), left.passed)
     return replace(chosen.table, notes=(*chosen.table.notes, *notes))
 

@@ -16,7 +16,7 @@ from echoscope.store.records import FloatArray64, IntArray64
 from echoscope.text.amounts import counted
 
 from .foreign_names import RETURN, SUCCESS, WORDS, Meaning, meaning_of, spelled
-from .names import decide, is_ours
+from .names import Decision, is_ours
 from .run_meaning import KIND, RunMeaning
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ def steps_with_groups(reader: RunReader, *, with_tokens: bool = False) -> list[i
 
 MAX_ROWS = 20_000
 """A longer source is averaged in blocks while it is read: between this many rows and twice that."""
-MAX_COLUMNS = 5_000
 MAX_CELLS = 10_000_000
 """Wide sources are averaged in blocks earlier: half of the cells that are kept at most."""
 CHUNK_ROWS = 4096
@@ -51,14 +50,6 @@ CHUNK_CELLS = 1_000_000
 NUM_FIXED = 2
 """A stored row begins with its step and its weight."""
 Row = tuple[float, Mapping[str, float], float]
-
-
-class TooManyColumnsError(ValueError):
-    """More different names than a run's metrics have."""
-
-
-def too_many_columns() -> str:
-    return f"holds more than {MAX_COLUMNS:,} different names; a table of metrics has fewer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,23 +90,19 @@ class MetricTable:
 
     def measured(self, key: str) -> tuple[IntArray64, FloatArray64]:
         """The steps at which a metric was measured, and its finite values there."""
-        values = self.columns.get(key, np.full(self.num_rows, np.nan))
+        values = self._column(key)
         is_there = np.isfinite(values)
         return self.steps[is_there], values[is_there]
+
+    def _column(self, key: str) -> FloatArray64:
+        return self.columns.get(key, np.full(self.num_rows, np.nan))
 
     def begins_with(self, shorter: MetricTable) -> bool:
         """Every row of a shorter table is one of this table's first rows, value by value."""
         n = shorter.num_rows
-        if not np.array_equal(self.steps[:n], shorter.steps):
-            return False
-        absent = np.full(n, np.nan)
-        return all(
-            np.array_equal(
-                self.columns[name][:n] if name in self.columns else absent,
-                shorter.columns.get(name, absent),
-                equal_nan=True,
-            )
-            for name in {**self.columns, **shorter.columns}
+        return np.array_equal(self.steps[:n], shorter.steps) and all(
+            np.array_equal(self._column(name)[:n], shorter._column(name), equal_nan=True)
+            for name in self.columns.keys() | shorter.columns
         )
 
     def rows(self, first: int = 0) -> Iterator[tuple[int, dict[str, float]]]:
@@ -143,13 +130,12 @@ class TableBuilder:
     Beyond twice `MAX_ROWS` rows, neighbours are averaged and so are those that follow.
     """
 
-    max_rows: int = MAX_ROWS
     num_averaged: int = 0
     width: int = 1
     """Source rows per stored row."""
     num_rows: int = 0
     _names: dict[str, int] = field(default_factory=dict)
-    _size: int = NUM_FIXED
+    """Name -> its column of a stored row."""
     _blocks: list[NDArray[np.float64]] = field(default_factory=list)
     _num_stored: int = 0
     _pending: list[Row] = field(default_factory=list)
@@ -167,24 +153,22 @@ class TableBuilder:
         self.num_rows += 1
 
     def _flush(self) -> None:
-        """Store the rows that wait. Raises TooManyColumnsError."""
+        """Store the rows that wait."""
         rows, self._pending, self._pending_names = self._pending, [], set()
         if not rows:
             return
-        for name in dict.fromkeys(name for _, values, _ in rows for name in values):
-            if name not in self._names:
-                self._names[name] = self._size
-                self._size += 1
-        if len(self._names) > MAX_COLUMNS:
-            raise TooManyColumnsError(too_many_columns())
-        block = np.full((len(rows), self._size), np.nan)
+        for _, values, _ in rows:
+            for name in values:
+                self._names.setdefault(name, NUM_FIXED + len(self._names))
+        size = NUM_FIXED + len(self._names)
+        block = np.full((len(rows), size), np.nan)
         for index, (step, values, weight) in enumerate(rows):
             block[index, :NUM_FIXED] = step, weight
             for name, value in values.items():
                 block[index, self._names[name]] = value
         self._blocks.append(_averaged(self._merged(block), self.width))
         self._num_stored += len(self._blocks[-1])
-        max_rows = max(min(self.max_rows, MAX_CELLS // self._size), 1)
+        max_rows = max(min(MAX_ROWS, MAX_CELLS // size), 1)
         while self._num_stored > 2 * max_rows:
             self._blocks = [_averaged(self._joined(), 2)]
             self._num_stored = len(self._blocks[0])
@@ -219,7 +203,7 @@ class TableBuilder:
         return np.asarray(out)
 
     def _joined(self) -> NDArray[np.float64]:
-        out = np.full((sum(map(len, self._blocks)), self._size), np.nan)
+        out = np.full((sum(map(len, self._blocks)), NUM_FIXED + len(self._names)), np.nan)
         start = 0
         for block in self._blocks:
             out[start : start + len(block), : block.shape[1]] = block
@@ -278,7 +262,8 @@ def named_table(
     Raises:
         MetricNameError: `mapping` calls something a share that is none.
     """
-    meaning, sentences = decide(raw, mapping)
+    decision = Decision(raw, mapping)
+    meaning = decision.meaning
     columns, sources = meaning.apply(raw)
     for key, values in columns.items():
         if not key.startswith(("loss/", "optim/")) and np.isinf(values).any():
@@ -290,7 +275,7 @@ def named_table(
         meaning=meaning,
         raw=raw,
         kind="folder",
-        notes=(*notes, *sentences),
+        notes=(*notes, *decision.notes),
     )
 
 
@@ -398,10 +383,18 @@ def stored_meaning(reader: RunReader) -> RunMeaning:
 
     Empty for other runs: ours need none, and an import decides on whole files.
     """
-    payloads = reader.sql(
-        "SELECT payload FROM diagnostics WHERE kind = $1 ORDER BY step DESC LIMIT 1", [KIND]
-    ).column("payload")
-    return RunMeaning.from_payload(payloads[0].as_py()) if len(payloads) else RunMeaning()
+    payload = newest_payload(reader, KIND)
+    return RunMeaning() if payload is None else RunMeaning.from_payload(payload)
+
+
+def newest_payload(reader: RunReader, kind: str, upto: int | None = None) -> str | None:
+    """The payload of a run's newest diagnostic record of a kind, up to a step; None without one."""
+    rows = reader.sql(
+        "SELECT payload FROM diagnostics WHERE kind = $1 AND ($2 IS NULL OR step <= $2) "
+        "ORDER BY step DESC LIMIT 1",
+        [kind, upto],
+    ).to_pylist()
+    return rows[0]["payload"] if rows else None
 
 
 def outcome_hints(table: MetricTable, mapping: Mapping[str, Meaning]) -> list[str]:
@@ -409,13 +402,14 @@ def outcome_hints(table: MetricTable, mapping: Mapping[str, Meaning]) -> list[st
     keys = table.keys()
     if any(key.endswith("success_rate") for key in keys):
         return []
-    taken = {entry.of[0] for entry in table.meaning.columns if entry.key and entry.is_of_a_column}
-    free = [
+    of_columns = (entry for entry in table.meaning.columns if entry.key and entry.is_of_a_column)
+    taken = {*mapping, *(entry.of[0] for entry in of_columns)}
+    likely = [
         (name, target)
         for name, values in table.raw.items()
-        if name not in taken and name not in mapping and (target := _outcome_for(name, values))
+        if name not in taken and _is_likely(name)
+        if (target := _outcome_for(name, values))
     ]
-    likely = [pair for pair in free if _is_likely(pair[0])]
     if RETURN in keys:
         # A return within 0..1 may be a success rate: only its owner knows.
         entry = table.meaning.of_key.get(RETURN)

@@ -75,14 +75,10 @@ def leftover_of(
     out = Leftover(refused=metrics.refused)
     with tempfile.TemporaryDirectory(prefix="echoscope-unread-") as spool:
         for name, reason in metrics.passed.items():
-            if without_rows is not None:
-                if name in without_rows:
-                    out.passed.add(reason or NEITHER, name)
-                continue
-            problem = look(folder / name, Path(spool)).problem
+            problem = look(folder / name, Path(spool)).problem if without_rows is None else ""
             if problem:
                 out.refused.add(problem, name)
-            else:
+            elif without_rows is None or name in without_rows:
                 out.passed.add(reason or NEITHER, name)
     return out
 
@@ -103,9 +99,8 @@ def file_unread(path: Path, metrics_reason: str) -> str:
         rows = (
             f"If its rows are rollouts: no format that is read has the keys {keys}; {_WHERE_LISTED}"
         )
-        if reason == NOT_METRICS:
-            return f"{path}: holds no metrics of a known form. {rows}"
-        return f"{path}: {reason}. {rows}"
+        short = "holds no metrics of a known form" if reason == NOT_METRICS else reason
+        return f"{path}: {short}. {rows}"
     if reason in (NOT_METRICS, NO_TEXT):
         return f"{path}: holds {NEITHER}. {_what_is_read()}"
     return f"{path}: {reason}"

@@ -1,7 +1,7 @@
 """A run at a W&B server, by its address `wandb:ENTITY/PROJECT/RUN`, through wandb's public API.
 
 wandb is asked in a process of its own: it starts further processes, asks for a key where it has
-none, and retries for hours. Where nothing comes for `timeout_s`, the process is ended. The server
+none, and retries for hours. Where nothing comes for `TIMEOUT_S`, the process is ended. The server
 is that of WANDB_BASE_URL (default: wandb.ai), the key that of WANDB_API_KEY or `wandb login`.
 """
 
@@ -30,6 +30,7 @@ from .runs import RunMetrics
 
 PREFIX = "wandb:"
 TIMEOUT_S = 60.0
+"""How long to wait for the next rows."""
 PAGE = 500
 _LOOK_S = 0.1
 _PROGRAM = "from echoscope.diagnostics.read.wandb_address import main; main()"
@@ -72,23 +73,13 @@ def path_of(address: str) -> str:
     return "/".join(parts)
 
 
-def read_address(
-    address: str,
-    mapping: Mapping[str, Meaning] | None = None,
-    *,
-    timeout_s: float = TIMEOUT_S,
-    program: str = _PROGRAM,
-) -> RunMetrics:
+def read_address(address: str, mapping: Mapping[str, Meaning] | None = None) -> RunMetrics:
     """The metrics of a run at a W&B server.
-
-    Args:
-        timeout_s: how long to wait for the next rows.
-        program: Python that asks the server, instead of `main`.
 
     Raises:
         MetricsFileError: no such address, package, run, right or answer; one line.
     """
-    question = Question(address, timeout_s=timeout_s, program=program)
+    question = Question(address)
     try:
         while not question.is_done():
             time.sleep(_LOOK_S)
@@ -96,7 +87,7 @@ def read_address(
     finally:
         question.close()
     reading = Reading(address, mapping or {})
-    table = reading.table("wandb", run.rows, "the run has no row of metrics")
+    table = reading.table("wandb", lambda _: run.rows, "the run has no row of metrics")
     return RunMetrics(name=run.name, table=replace(table, run=run.name), files=(address,))
 
 
@@ -107,17 +98,14 @@ class Question:
         MetricsFileError: no such address or package; one line.
     """
 
-    def __init__(
-        self, address: str, *, timeout_s: float = TIMEOUT_S, program: str = _PROGRAM
-    ) -> None:
+    def __init__(self, address: str) -> None:
         path = path_of(address)
-        if program == _PROGRAM:
-            _require_wandb(address)
-        self._address, self._timeout_s = address, timeout_s
+        _require_wandb(address)
+        self._address = address
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - until `close`
         self._size, self._heard_at = 0, time.monotonic()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", program, path, str(timeout_s)],
+            [sys.executable, "-P", "-c", _PROGRAM, path, str(TIMEOUT_S)],
             stdin=subprocess.DEVNULL,  # nobody is there to type a key
             stdout=self._output,
             stderr=subprocess.DEVNULL,
@@ -129,7 +117,7 @@ class Question:
         size = os.fstat(self._output.fileno()).st_size
         if size > self._size:
             self._size, self._heard_at = size, time.monotonic()
-        is_late = time.monotonic() - self._heard_at > self._timeout_s
+        is_late = time.monotonic() - self._heard_at > TIMEOUT_S
         return self._process.poll() is not None or is_late
 
     def answer(self) -> ServerRun:
@@ -141,7 +129,7 @@ class Question:
         """
         if self._process.poll() is None:
             raise NoAnswerError(
-                f"{self._address}: the server gave no answer within {self._timeout_s:g} s. The "
+                f"{self._address}: the server gave no answer within {TIMEOUT_S:g} s. The "
                 "variable WANDB_BASE_URL names the server; the default is wandb.ai"
             )
         self._output.seek(0)

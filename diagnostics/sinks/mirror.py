@@ -12,6 +12,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -269,10 +270,8 @@ class _Sink:
             f"sink {name}: stopped: {why}; the run goes on. `echoscope mirror {self._run_path} "
             f"--to {name}` copies the rest later"
         )
-        try:
+        with suppress(OSError):  # the message above was said
             write_status(self._run_path, self.status)
-        except OSError:  # the message above was said
-            return
 
     def _note(self, **values: Any) -> None:
         with self._lock:

@@ -14,6 +14,7 @@ from echoscope.store.records import Alarm, StepMetrics, Trajectory
 
 from ..judge.verdict import Diagnosis, judged_again
 from ..read.sources import open_source
+from ..read.table import stored_rows
 from .content import shows_episodes
 from .mirror import Mirror, SinkStatus, read_status
 from .settings import SinkError, SinkName, SinksConfig
@@ -83,13 +84,23 @@ def _copied(reader: RunReader, mirror: Mirror, steps: list[int], episodes: int) 
     for alarm in reader.alarms():
         stored.setdefault(alarm.step, []).append(alarm)
     judged_step = -1
-    for step in steps:
+    for step, values in stored_rows(reader):
+        if step < steps[0]:
+            continue
         raised: list[Alarm] = []
         while judged_step < step:
             judged_step, alarms = next(judged, (step, []))
             raised += alarms if judged_step >= steps[0] else []
+        metrics = StepMetrics(
+            run_id=reader.run_id,
+            step=step,
+            phase="train",
+            policy_version=None,
+            wall_time=0.0,
+            values=values,
+        )
         mirror.step(
-            [_metrics(reader, step)],
+            [metrics],
             trajectories=_episodes(reader, step, episodes) if shows_episodes(step) else (),
             alarms=stored.get(step, []) if stored else raised,
             verdict=diagnosis.verdict,
@@ -99,24 +110,6 @@ def _copied(reader: RunReader, mirror: Mirror, steps: list[int], episodes: int) 
         if mirror.has_failed():
             return
         yield step
-
-
-def _metrics(reader: RunReader, step: int) -> StepMetrics:
-    """The stored numbers of a step; one that could not be computed is NaN."""
-    rows = reader.sql(
-        "SELECT key, coalesce(value, 'nan') AS value FROM metrics WHERE step = $1 "
-        "ORDER BY phase DESC, key",
-        [step],
-    )
-    values = {row["key"]: float(row["value"]) for row in rows.to_pylist()}
-    return StepMetrics(
-        run_id=reader.run_id,
-        step=step,
-        phase="train",
-        policy_version=None,
-        wall_time=0.0,
-        values=values,
-    )
 
 
 def _episodes(reader: RunReader, step: int, count: int) -> list[Trajectory]:

@@ -14,8 +14,8 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from echoscope.store.records import AlarmState
 
@@ -28,26 +28,6 @@ _EPISODE = ("id", "split", "env", "group", "sibling", "return", "success", "stop
 _UPLOADS = ("SPACE_ID", "SERVER_URL", "DATASET_ID", "BUCKET_ID", "WEBHOOK_URL")
 """Variables that make trackio send what it logs to somebody: `TRACKIO_...`."""
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>&~])")
-
-
-class Writer(Protocol):
-    """A run in one tool, opened by `__init__`: where it is and its id there. Methods may raise."""
-
-    where: str
-    identity: str
-
-    def write(self, copy: StepCopy) -> None: ...
-
-    def close(self, status: str) -> None: ...
-
-
-def open_writer(sink: SinkName, opening: Opening) -> Writer:
-    kinds: Mapping[SinkName, Callable[[Opening], Writer]] = {
-        "wandb": WandbWriter,
-        "tensorboard": TensorboardWriter,
-        "trackio": TrackioWriter,
-    }
-    return kinds[sink](opening)
 
 
 class WandbWriter:
@@ -245,3 +225,16 @@ class TrackioWriter:
 
     def close(self, status: str) -> None:
         self._trackio.finish()
+
+
+Writer = WandbWriter | TensorboardWriter | TrackioWriter
+"""A run in one tool: `where` it is, and its `identity` there. All calls may raise."""
+
+
+def open_writer(sink: SinkName, opening: Opening) -> Writer:
+    kinds: Mapping[SinkName, type[Writer]] = {
+        "wandb": WandbWriter,
+        "tensorboard": TensorboardWriter,
+        "trackio": TrackioWriter,
+    }
+    return kinds[sink](opening)

@@ -46,14 +46,13 @@ from echoscope.store.records import FloatArray64, Trajectory
 from echoscope.text.amounts import counted
 
 from ..judge.advice.actions import trainer_of
-from ..measure.evaluations import evaluation_metrics
+from ..measure.outcomes import evaluation_metrics
 from ..measure.text import sample as text_sample
 from ..read.foreign_names import Meaning
 from ..read.names import is_ours
 from ..read.records import (
     ExportedFileError,
     MetricsFileError,
-    no_such_run,
 )
 from ..read.rollouts import ONE_EVALUATION, metrics_mapping, no_rollouts, roles_of
 from ..read.runs import MetricsFolder, RunMetrics, read_runs
@@ -292,14 +291,10 @@ def _clock(table: MetricTable) -> FloatArray64 | None:
 
 
 def _chosen(path: Path, folder: MetricsFolder, run: str) -> RunMetrics | None:
-    if run:
-        chosen = folder.run(run)
-        if chosen is None:
-            raise ImportingError(f"{path}: {no_such_run(run, folder.names())}")
-        return chosen
-    if len(folder.runs) > 1:
-        raise ImportingError(folder.choice(path))
-    return folder.runs[0] if folder.runs else None
+    try:
+        return folder.chosen(path, run)
+    except MetricsFileError as error:
+        raise ImportingError(str(error)) from None
 
 
 def _metrics_of(

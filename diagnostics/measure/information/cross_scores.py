@@ -10,7 +10,7 @@ Legend: **M** scored reasonings, **N** distinct prompts, **R** tokens of the lon
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -54,12 +54,16 @@ class CrossScores:
     """log p(z_m[t] | x_n, z_m[:t]) in nats, and where the reasonings come from.
 
     Reasoning m was sampled under prompt `column_M[m]`. `-inf` is a probability of zero. NaN is a
-    score that could not be had, and makes the estimates not available.
+    score that could not be had, and makes the estimates not available. So do no scores at all, with
+    `problem` as the reason.
     """
 
-    logprobs_MNR: NDArray[np.float32] | FloatArray64  # zero behind a reasoning's end
-    lengths_M: IntArray64
-    column_M: IntArray64
+    logprobs_MNR: NDArray[np.float32] | FloatArray64 = field(
+        default_factory=lambda: np.zeros((0, 0, 0))
+    )
+    """Zero behind a reasoning's end."""
+    lengths_M: IntArray64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    column_M: IntArray64 = field(default_factory=lambda: np.zeros(0, np.int64))
     inner_M2: IntArray64 | None = None
     """Half-open: the tokens between the tags, empty without a closing tag or without words."""
     source_M: tuple[tuple[str, int], ...] = ()
@@ -84,15 +88,6 @@ class CrossScores:
             logprobs_MNR=scores[..., None],
             lengths_M=np.ones(len(scores), dtype=np.int64),
             column_M=np.asarray(column_M, dtype=np.int64),
-        )
-
-    @classmethod
-    def missing(cls, problem: str, *, family: str = "custom") -> CrossScores:
-        """No scores, and why: every estimate of them is NaN with this reason."""
-        none = np.zeros(0, dtype=np.int64)
-        scores = np.zeros((0, 0, 0))
-        return cls(
-            logprobs_MNR=scores, lengths_M=none, column_M=none, family=family, problem=problem
         )
 
     @property
@@ -160,7 +155,7 @@ def score_draw(scorer: Scorer, draw: Draw) -> CrossScores:
         ScoringError: as `cross_score`.
     """
     if draw.num_reasonings == 0:
-        return CrossScores.missing(draw.problem, family=draw.family)
+        return CrossScores(problem=draw.problem, family=draw.family)
     scores = cross_score(scorer, draw.prompts, draw.reasonings, draw.column_M)
     return replace(
         scores,

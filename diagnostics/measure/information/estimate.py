@@ -80,7 +80,6 @@ class InformationEstimate:
     token_information: tuple[FloatArray64, ...] = ()
     """Per reasoning and token: log p(token | x, before) - log p(token | mixture, before)."""
     source_M: tuple[tuple[str, int], ...] = ()
-    column_M: IntArray64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @property
     def ceiling(self) -> float:
@@ -119,7 +118,9 @@ def estimate(
     Args:
         seed: of resamples and permutations.
     """
-    blocking = _blocking_problem(scores)
+    sums_MN = scores.sums_MN()
+    own_M = sums_MN[np.arange(len(sums_MN)), scores.column_M]
+    blocking = _blocking_problem(scores, sums_MN, own_M)
     num_prompts, column_M = scores.num_prompts, scores.column_M
     one_prompt = "" if num_prompts > 1 else "there is one distinct prompt: I(X;Z) needs two"
     problem = scores.problem or blocking or one_prompt
@@ -130,14 +131,11 @@ def estimate(
         "sampling_gap": scores.sampling_gap,
         "problem": problem,
         "source_M": scores.source_M,
-        "column_M": column_M,
     }
     if blocking:
         return InformationEstimate(**about)
     rng = np.random.default_rng(seed)
-    sums_MN = scores.sums_MN()
     weights_M = 1.0 / (num_prompts * np.bincount(column_M, minlength=num_prompts)[column_M])
-    own_M = sums_MN[np.arange(len(column_M)), column_M]
     information_M = own_M - log_mean_exp(sums_MN)
     tokens = float(weights_M @ scores.lengths_M)
     rate = float(weights_M @ -own_M) / tokens
@@ -153,9 +151,8 @@ def estimate(
         intervals[name] = (float(low), float(high))
     about |= {"conditional_entropy": value_S[1], "conditional_entropy_per_token": rate}
     if problem:
-        return InformationEstimate(
-            **about, intervals={k: v for k, v in intervals.items() if k != "mutual_information"}
-        )
+        del intervals["mutual_information"]
+        return InformationEstimate(**about, intervals=intervals)
     retrieval = _retrieval(sums_MN, column_M, num_permutations, rng)
     return InformationEstimate(
         **about,
@@ -228,20 +225,18 @@ def _prefix_information(scores: CrossScores) -> FloatArray64:
     return out_MR
 
 
-def _blocking_problem(scores: CrossScores) -> str:
+def _blocking_problem(scores: CrossScores, sums_MN: FloatArray64, own_M: FloatArray64) -> str:
     """Why not even H(Z|X) can be had; empty if it can."""
     if scores.num_reasonings == 0:
         return scores.problem or "there are no reasonings to score"
     if not scores.lengths_M.any():
         return f"all {scores.num_reasonings} reasonings are empty"
-    sums_MN = scores.sums_MN()
     num_nan = int(np.isnan(sums_MN).any(axis=1).sum())
     if num_nan:
         return f"{num_nan} of {scores.num_reasonings} reasonings have NaN log-probs"
-    own_M = sums_MN[np.arange(len(sums_MN)), scores.column_M]
-    if np.isneginf(own_M).any():
-        m = int(np.flatnonzero(np.isneginf(own_M))[0])
-        return f"reasoning {m} has probability 0 under the prompt it was sampled from"
+    impossible = np.flatnonzero(np.isneginf(own_M))
+    if len(impossible):
+        return f"reasoning {impossible[0]} has probability 0 under the prompt it was sampled from"
     return ""
 
 

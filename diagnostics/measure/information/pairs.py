@@ -168,10 +168,9 @@ def _stratified(
     With too few prompts that have enough, every prompt gets fewer reasonings before prompts are
     left out: the ceiling ln N should not move.
     """
-    pairs = [_pair(trajectory, turn, decode) for trajectory, turn in picked]
     by_prompt: dict[bytes, list[_Pair]] = {}
-    for pair in pairs:
-        if pair is not None:
+    for trajectory, turn in picked:
+        if (pair := _pair(trajectory, turn, decode)) is not None:
             by_prompt.setdefault(np.asarray(pair.prompt, np.int32).tobytes(), []).append(pair)
     if not by_prompt:
         problem = "there are no turns to draw from"
@@ -191,6 +190,12 @@ def _stratified(
         picks = np.sort(rng.choice(sizes[stratum], size=per_prompt, replace=False))
         drawn += [strata[stratum][pick] for pick in picks]
     turns = [pair.trajectory.turns[pair.turn] for pair in drawn]
+    num_pairs = int(sizes.sum())
+    alone = (
+        "there is one reasoning under one prompt"
+        if num_pairs == 1
+        else f"all {num_pairs} reasonings have the same prompt"
+    )
     return Draw(
         family=family,
         prompts=tuple(pair.prompt for pair in drawn[::per_prompt]),
@@ -202,11 +207,5 @@ def _stratified(
             for turn, pair in zip(turns, drawn, strict=True)
         ),
         source_M=tuple((pair.trajectory.id, pair.turn) for pair in drawn),
-        problem=_one_prompt(int(sizes.sum())) if size < 2 else "",
+        problem="" if size > 1 else f"{alone}: I(X;Z) needs two distinct prompts",
     )
-
-
-def _one_prompt(num_pairs: int) -> str:
-    if num_pairs == 1:
-        return "there is one reasoning under one prompt: I(X;Z) needs two distinct prompts"
-    return f"all {num_pairs} reasonings have the same prompt: I(X;Z) needs two distinct prompts"

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from echoscope.store.records import FloatArray, IntArray
 
@@ -79,7 +79,12 @@ class ModelScorer:
                 keys and values.
         """
         for prompt, rows in zip(prompts, continuations, strict=True):
-            self._check_length(len(prompt) + max(map(len, rows), default=0))
+            length = len(prompt) + max(map(len, rows), default=0)
+            if self._max_positions is not None and length > self._max_positions:
+                raise ScoringError(
+                    f"a row of {length} tokens does not fit the model's {self._max_positions} "
+                    "positions; leave out the longest prompts or reasonings"
+                )
         with evaluating(self._model):
             return [self._after(*pair) for pair in zip(prompts, continuations, strict=True)]
 
@@ -125,20 +130,10 @@ class ModelScorer:
     def _logprobs(self, logits: Tensor) -> Tensor:
         return torch.log_softmax(logits.float() / self._temperature, dim=-1)
 
-    def _check_length(self, length: int) -> None:
-        if self._max_positions is not None and length > self._max_positions:
-            raise ScoringError(
-                f"a row of {length} tokens does not fit the model's {self._max_positions} "
-                "positions; leave out the longest prompts or reasonings"
-            )
-
 
 def _padded(rows: Sequence[IntArray]) -> Tensor:
     """Token ids as long as the longest row, padded behind with token 0."""
-    ids = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = row
-    return torch.from_numpy(ids)
+    return pad_sequence([torch.tensor(row, dtype=torch.int64) for row in rows], batch_first=True)
 
 
 def _check_cache(model: nn.Module, cache: Any) -> None:

@@ -130,7 +130,7 @@ def measure_information(
         try:
             scores[family] = score_draw(scorer, draw)
         except ScoringError as error:
-            scores[family] = CrossScores.missing(str(error), family=family)
+            scores[family] = CrossScores(problem=str(error), family=family)
     return StepInformation(
         estimates={name: estimate(drawn, seed=SEED) for name, drawn in scores.items()},
         ragen=thinking_rates(trajectories) | ragen_metrics(scores["first_turn"], previous),

@@ -14,13 +14,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
+from operator import attrgetter
 
 import numpy as np
 
 from echoscope.store.records import FinishReason, FloatArray64, RolloutBatch, Trajectory, Turn
 from echoscope.text.amounts import percent
 
-from .report import MAX_EXEMPLARS, Exemplar, TextReport
+from ...judge.record import Shown
+from .report import MAX_EXEMPLARS, TextReport
 from .sample import (
     MAX_CHARS,
     Reasoning,
@@ -32,12 +34,10 @@ from .sample import (
     words,
 )
 from .similarity import (
-    by_prompt,
     dependence,
     most_alike,
     ngram_entropy,
     retrieve,
-    sibling_pairs,
     similarity,
 )
 from .templates import CommonGrams, find_template
@@ -102,11 +102,6 @@ def echo_share(now: str, before: str) -> float | None:
     before_grams = set(ngrams(earlier, size))
     grams = ngrams(tokens, size)
     return sum(gram in before_grams for gram in grams) / len(grams)
-
-
-def turn_pairs(episodes: Sequence[Trajectory]) -> list[tuple[Trajectory, Turn, Turn]]:
-    """Every two consecutive turns of an episode, (trajectory, before, now)."""
-    return [(episode, *pair) for episode in episodes for pair in pairwise(episode.turns)]
 
 
 MAX_MOVES, MAX_MOVE_WORDS, MAX_MOVE_CHARS = 64, 3, 60
@@ -243,10 +238,13 @@ def _measure_siblings(report: TextReport, sample: TextSample, similarity_nn: Flo
         report.missing(keys, sample.too_few_siblings)
         return
     texts = [reasoning.text for reasoning in sample.reasonings]
-    rows, columns = sibling_pairs(sample.prompt_n)
+    rows, columns = np.nonzero(np.triu(sample.prompt_n[:, None] == sample.prompt_n, k=1))
     alike = similarity_nn[rows, columns]
     is_equal = np.array([texts[i] == texts[j] for i, j in zip(rows, columns, strict=True)])
-    entropies = [ngram_entropy(group) for group in by_prompt(sample.reasonings)]
+    entropies = [
+        ngram_entropy([reasoning.words for reasoning in siblings])
+        for _, siblings in groupby(sample.reasonings, key=attrgetter("prompt"))
+    ]
     report.values |= {
         "sibling_distance": max(0.0, float(1.0 - alike.mean())),
         "near_duplicate_frac": float(((alike >= NEAR_DUPLICATE) | is_equal).mean()),
@@ -294,7 +292,8 @@ def _measure_echo(report: TextReport, sample: TextSample) -> None:
     cut = slice(MAX_CHARS)
     pairs = [
         (echo_share(now.reasoning[cut], before.reasoning[cut]), episode, now)
-        for episode, before, now in turn_pairs(sample.episodes)
+        for episode in sample.episodes
+        for before, now in pairwise(episode.turns)
     ]
     echoes = [(share, episode, now) for share, episode, now in pairs if share is not None]
     why = "no episode has two turns in a row that reason"
@@ -353,9 +352,9 @@ def _measure_form(report: TextReport, trajectories: Sequence[Trajectory]) -> Non
     report.show(
         "malformed",
         (
-            _in_turn(episode, turn, (0, len(turn.response)), _why_broken(turn))
+            _in_turn(episode, turn, (0, len(turn.response)), why_broken)
             for episode, turn in turns
-            if turn.is_valid is False or (turn.reasoning_chars and not turn.is_reasoning_closed)
+            if (why_broken := _why_broken(turn))
         ),
     )
 
@@ -367,23 +366,23 @@ def _is_cut(turn: Turn) -> bool | None:
 def _why_broken(turn: Turn) -> str:
     if turn.reasoning_chars and not turn.is_reasoning_closed:
         return "the reasoning is never closed"
-    return "no valid action"
+    return "no valid action" if turn.is_valid is False else ""
 
 
 def _in_reasoning(
     reasoning: Reasoning, spans: Sequence[tuple[int, int]], note: str
-) -> tuple[int, Exemplar]:
+) -> tuple[int, Shown]:
     """A prompt, and spans of its reasoning as spans of the response."""
     shifted = tuple((reasoning.start + start, reasoning.start + end) for start, end in spans)
-    return reasoning.prompt, Exemplar(
+    return reasoning.prompt, Shown(
         trajectory_id=reasoning.trajectory_id, turn=reasoning.turn, spans=shifted, note=note
     )
 
 
 def _in_turn(
     episode: Trajectory, turn: Turn, span: tuple[int, int] | None, note: str
-) -> tuple[str, Exemplar]:
+) -> tuple[str, Shown]:
     """A prompt, and a place in an episode of it."""
-    return episode.prompt_key, Exemplar(
+    return episode.prompt_key, Shown(
         trajectory_id=episode.id, turn=turn.index, spans=(span or (0, 0),), note=note
     )

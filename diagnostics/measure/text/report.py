@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from echoscope.store.records import DiagnosticRecord
 
+from ...judge.record import Shown
 from .templates import Template
 
 METRICS = (
@@ -38,16 +39,6 @@ METRICS = (
 MAX_EXEMPLARS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exemplar:
-    """A place in a stored response that shows a finding."""
-
-    trajectory_id: str
-    turn: int
-    spans: tuple[tuple[int, int], ...]
-    note: str
-
-
 @dataclass(slots=True, kw_only=True)
 class TextReport:
     """What the text of a step says, and what it could not say. What nobody fills in stays NaN."""
@@ -57,7 +48,7 @@ class TextReport:
     reasons: dict[str, str] = field(default_factory=dict)
     """Key to why it could not be measured."""
     template: Template | None = None
-    exemplars: dict[str, tuple[Exemplar, ...]] = field(default_factory=dict)
+    exemplars: dict[str, tuple[Shown, ...]] = field(default_factory=dict)
     """By finding: template, duplicates, loop, echo, disagreement, malformed. Those of one finding
     answer different prompts; those of `template` are the most alike of them."""
 
@@ -71,13 +62,13 @@ class TextReport:
         else:
             self.reasons[key] = reason
 
-    def show(self, kind: str, exemplars: Iterable[tuple[Hashable, Exemplar]]) -> None:
+    def show(self, kind: str, exemplars: Iterable[tuple[Hashable, Shown]]) -> None:
         """Keep the first exemplar of each prompt: siblings prove nothing about other prompts.
 
         Args:
             exemplars: each with its prompt, the most telling first.
         """
-        by_prompt: dict[Hashable, Exemplar] = {}
+        by_prompt: dict[Hashable, Shown] = {}
         for prompt, exemplar in exemplars:
             by_prompt.setdefault(prompt, exemplar)
             if len(by_prompt) == MAX_EXEMPLARS:
@@ -92,28 +83,14 @@ class TextReport:
     def record(self, step: int) -> DiagnosticRecord:
         """What is stored beside the metrics: kind `text`, JSON with `template` (or null),
         `exemplars` and `reasons`. It names trajectories and spans, and copies no response."""
-        payload = {
-            "template": None if self.template is None else asdict(self.template),
-            "exemplars": {
-                kind: [asdict(exemplar) for exemplar in exemplars]
-                for kind, exemplars in self.exemplars.items()
-            },
-            "reasons": self.reasons,
-        }
+        fields = asdict(self)
+        payload = {name: fields[name] for name in ("template", "exemplars", "reasons")}
         return DiagnosticRecord(step=step, kind="text", payload=json.dumps(payload))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredText:
-    """What a stored record of kind `text` shows."""
-
-    template: Template | None = None
-    exemplars: Mapping[str, tuple[Exemplar, ...]] = field(default_factory=dict)
-
-
-def read_record(record: DiagnosticRecord) -> StoredText:
-    """The findings in a record that `TextReport.record` wrote; none in one that is malformed."""
+def read_record(payload: str | None) -> TextReport:
+    """The findings in a record that `TextReport.record` wrote; none where it is malformed."""
     try:
-        return TypeAdapter(StoredText).validate_json(record.payload or "{}")
+        return TypeAdapter(TextReport).validate_json(payload or "{}")
     except ValidationError:
-        return StoredText()
+        return TextReport()

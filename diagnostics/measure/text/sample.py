@@ -152,13 +152,12 @@ def _reasoning_of(turn: Turn, is_whole: bool) -> str:
 
 def _siblings(counts: Sequence[int]) -> int:
     """M for prompts with so many reasonings each."""
-    best, most = 0, (False, 0)
-    for m in range(1, min(MAX_SIBLINGS, max(counts, default=0)) + 1):
+
+    def worth(m: int) -> tuple[bool, int, int]:
         n = min(MAX_PROMPTS, sum(count >= m for count in counts))
-        score = (n >= 2 and m >= 2, n * m)
-        if score >= most:
-            best, most = m, score
-    return best
+        return n >= 2 and m >= 2, n * m, m
+
+    return max(range(1, min(MAX_SIBLINGS, max(counts, default=0)) + 1), key=worth, default=0)
 
 
 def _some(items: Sequence[Item], size: int, rng: np.random.Generator) -> list[Item]:

@@ -13,15 +13,15 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from echoscope.store.records import FloatArray64, IntArray64
 
-from .sample import Reasoning, words
+from .sample import words
 
 _TIE = 1e-9
 """Similarities this close are equal: neither neighbour is nearer."""
@@ -29,6 +29,7 @@ _TIE = 1e-9
 _MAX_ELEMENTS = 1 << 24
 """Label comparisons held at once."""
 
+_MAX_FOLDS = 4
 _SHARPNESS = np.array([0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
 _DOUBT = np.array([0.002, 0.01, 0.05, 0.2, 0.5, 1.0])
 """Shares of the uniform distribution mixed into a prediction, so that no surprise is infinite."""
@@ -77,7 +78,7 @@ def retrieve(
     )
 
 
-def dependence(similarity_nn: FloatArray64, prompt_n: IntArray64, *, max_folds: int = 4) -> float:
+def dependence(similarity_nn: FloatArray64, prompt_n: IntArray64) -> float:
     """A lower bound on I(X;Z) as a share of its ceiling ln N, at least 0.
 
     The bound is that of a classifier, on texts that it has not seen: ln N less its cross-entropy,
@@ -86,12 +87,12 @@ def dependence(similarity_nn: FloatArray64, prompt_n: IntArray64, *, max_folds: 
     q is a kernel classifier over the similarities, q(c) ~ mean over the texts j of prompt c of
     exp(s k(z, j)), mixed with the uniform distribution. Sharpness s and mixture are those with the
     best leave-one-out likelihood inside the training folds, so that held-out texts choose nothing.
-    It needs the same number M >= 3 of reasonings of each of N >= 2 prompts: one to test on, and two
-    to fit on so that one of them can be left out.
+    It needs the same number M >= 3 of reasonings of each of N >= 2 prompts, prompt by prompt: one
+    to test on, and two to fit on so that one of them can be left out.
     """
     num_prompts = int(prompt_n.max()) + 1
     num_siblings = len(prompt_n) // num_prompts
-    fold_n = _position_in_prompt(prompt_n) % min(max_folds, num_siblings)
+    fold_n = np.arange(len(prompt_n)) % num_siblings % min(_MAX_FOLDS, num_siblings)
     log_q_n = np.zeros(len(prompt_n))
     for fold in np.unique(fold_n):
         test, train = np.flatnonzero(fold_n == fold), np.flatnonzero(fold_n != fold)
@@ -125,15 +126,6 @@ def _log_scores(
     true_q = posterior[:, np.arange(len(truth_a)), truth_a]
     mixed = (1 - _DOUBT)[None, :, None] * true_q[:, None, :] + _DOUBT[None, :, None] / num_prompts
     return np.asarray(np.log(mixed))
-
-
-def _position_in_prompt(prompt_n: IntArray64) -> IntArray64:
-    """0, 1, 2, ... within each prompt, in order."""
-    out = np.zeros(len(prompt_n), dtype=np.int64)
-    for prompt in np.unique(prompt_n):
-        members = np.flatnonzero(prompt_n == prompt)
-        out[members] = np.arange(len(members))
-    return out
 
 
 _BLANKS = re.compile(r"\s\s+")
@@ -239,21 +231,6 @@ _START, _END = "<start>", "<end>"
 """Marks that no word equals: words have no sign beside a letter."""
 
 
-def sibling_pairs(prompt_n: IntArray64) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Indices (i, j), i < j, of every two reasonings of the same prompt."""
-    rows, columns = np.triu_indices(len(prompt_n), k=1)
-    same = prompt_n[rows] == prompt_n[columns]
-    return rows[same], columns[same]
-
-
-def by_prompt(reasonings: Sequence[Reasoning]) -> list[list[tuple[str, ...]]]:
-    """Words of the reasonings, prompt by prompt."""
-    groups: dict[int, list[tuple[str, ...]]] = {}
-    for reasoning in reasonings:
-        groups.setdefault(reasoning.prompt, []).append(reasoning.words)
-    return list(groups.values())
-
-
 def ngram_entropy(texts: Sequence[Sequence[str]]) -> float:
     """Nats per word given the word before, H(pair) - H(first of the pair), both after Chao-Shen.
 
@@ -261,11 +238,10 @@ def ngram_entropy(texts: Sequence[Sequence[str]]) -> float:
     limit for texts that a first-order Markov chain writes; above the true rate otherwise.
     """
     pairs: Counter[tuple[str, str]] = Counter()
-    for tokens in texts:
-        pairs.update(zip((_START, *tokens), (*tokens, _END), strict=True))
     firsts: Counter[str] = Counter()
-    for (first, _), count in pairs.items():
-        firsts[first] += count
+    for tokens in texts:
+        pairs.update(pairwise((_START, *tokens, _END)))
+        firsts.update((_START, *tokens))
     return chao_shen(pairs.values()) - chao_shen(firsts.values())
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import groupby
-from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,14 +89,22 @@ def find_template(
         return None
     is_fixed = _generalised(base, is_fixed, reasonings)
     fixed = [word for word, keep in zip(base, is_fixed, strict=True) if keep]
-    slots = list(_slots(is_fixed))
     texts: list[tuple[Sequence[str], Sequence[int | None]]] = [(spelled, range(len(base)))]
     texts += [(_spelled(reasonings[k]), row) for k, row in zip(chosen, aligned, strict=True)]
+    parts: list[str] = []
+    fillers: list[tuple[str, ...]] = []
+    for keep, run in groupby(range(len(base)), key=is_fixed.__getitem__):
+        places = list(run)
+        if keep:
+            parts += [spelled[place] for place in places]
+        else:
+            parts.append(SLOT)
+            fillers.append(_fillers(texts, places[0], places[-1] + 1))
     return Template(
-        text=_with_slots(spelled, is_fixed),
+        text=_BEFORE_SIGN.sub("", " ".join(parts)),
         coverage=len(fixed) / len(base),
         match_frac=float(np.mean([_holds(reasoning.words, fixed) for reasoning in reasonings])),
-        fillers=tuple(_fillers(texts, start, end) for start, end in slots),
+        fillers=tuple(fillers),
     )
 
 
@@ -150,23 +157,6 @@ def _aligned(base: Sequence[str], other: Sequence[str]) -> list[int | None]:
         for k in range(block.size):
             out[block.a + k] = block.b + k
     return out
-
-
-def _slots(is_fixed: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """Half-open runs of words that are not fixed."""
-    start = 0
-    for keep, run in groupby(is_fixed):
-        end = start + len(list(run))
-        if not keep:
-            yield start, end
-        start = end
-
-
-def _with_slots(base: Sequence[str], is_fixed: Sequence[bool]) -> str:
-    parts: list[str] = []
-    for keep, run in groupby(zip(base, is_fixed, strict=True), key=itemgetter(1)):
-        parts += [word for word, _ in run] if keep else [SLOT]
-    return _BEFORE_SIGN.sub("", " ".join(parts))
 
 
 def _fillers(

@@ -89,8 +89,8 @@ def are_answers(
     if has_one_step and is_right_or_wrong and len(present) == len(rows) >= _LEAST_ROWS:
         return True
     possible = WORDS["may_be_of_answers"] & fields.keys()
-    texts = {word for word in possible if _is_text(rows[0][fields[word]])}
-    return bool(texts) or (is_right_or_wrong and bool(possible))
+    has_text = any(_is_text(rows[0][fields[word]]) for word in possible)
+    return has_text or (is_right_or_wrong and bool(possible))
 
 
 def _is_text(value: Any) -> bool:

@@ -125,14 +125,15 @@ _ELEMENTS = (
     r"[A-Za-z][A-Za-z_./ -]{0,30}\]:?(?=\s)",  # [GRPO]
     r">{2,}(?=\s)",
 )
-_AFTER = r"(?:\s+(?:[-|:·]|\u2013)(?=\s)|:(?=\s))?\s*"
-_ELEMENT = re.compile("|".join(f"(?:{element})" for element in _ELEMENTS))
-_GLUE = re.compile(_AFTER)
-_LOGGER = re.compile(r"(?P<name>[A-Za-z_][\w.]{0,40})(?:\[\d+\])? (?:-|\||:) (?!\s*[-+.]?\d)")
+_GLUE = r"(?P<glue>(?:\s+(?:[-|:·]|\u2013)(?=\s)|:(?=\s))?\s*)"
+_ELEMENT = re.compile(rf"(?:{'|'.join(f'(?:{element})' for element in _ELEMENTS)}){_GLUE}")
+_LOGGER = re.compile(
+    rf"(?P<name>[A-Za-z_][\w.]{{0,40}})(?:\[\d+\])? (?:-|\||:) (?!\s*[-+.]?\d){_GLUE}"
+)
 """The name of a logger, behind a time or a level and before a dash."""
-_BULLET = re.compile(
-    r"(?:[•●◦‣▪▶►→➤✓✔✅❌⚡*·»└├│╰╭╮╯─]+|[\U0001F300-\U0001FAFF\u2600-\u27BF\uFE0F\u200D]+"
-    r"|-(?=\s)|>(?=\s))\s*"
+_BULLETS = re.compile(
+    r"^\s*(?:(?:[•●◦‣▪▶►→➤✓✔✅❌⚡*·»└├│╰╭╮╯─]+|[\U0001F300-\U0001FAFF\u2600-\u27BF\uFE0F\u200D]+"
+    r"|-(?=\s)|>(?=\s))\s*){0,3}"
 )
 MAX_ELEMENTS = 8
 
@@ -152,24 +153,20 @@ def without_prefix(text: str) -> str:
     >>> without_prefix("(TaskRunner pid=7) [GRPO] Step 3: reward 0.5")
     'Step 3: reward 0.5'
     """
-    offset, num_found = 0, 0
     rest = text.lstrip()
     if rest[:1] in "|┃║{+":
         return text
-    offset = len(text) - len(rest)
+    start = offset = len(text) - len(rest)
     is_row = text.rstrip()[-1:] in tuple("|┃│║+┓┩┘╗╣")
-    while num_found < MAX_ELEMENTS:
-        match = _ELEMENT.match(text, offset) or (_logger_at(text, offset) if num_found else None)
-        if match is None or match.end() == offset:
+    for _ in range(MAX_ELEMENTS):
+        is_first = offset == start
+        match = _ELEMENT.match(text, offset) or (None if is_first else _logger_at(text, offset))
+        if match is None:
             break
+        if is_row and "|" in match["glue"] and not _ELEMENT.match(text, match.end()):
+            return text[match.start("glue") :].lstrip()
         offset = match.end()
-        num_found += 1
-        glue = _GLUE.match(text, offset)
-        if glue is None or (is_row and "|" in glue[0] and not _ELEMENT.match(text, glue.end())):
-            offset += len(text[offset:]) - len(text[offset:].lstrip())
-            break
-        offset = glue.end()
-    return text[offset:] if num_found else text
+    return text if offset == start else text[offset:]
 
 
 def without_bullet(text: str) -> str:
@@ -178,13 +175,7 @@ def without_bullet(text: str) -> str:
     >>> without_bullet("  • Loss: 0.5"), without_bullet("- reward: -1")
     ('Loss: 0.5', 'reward: -1')
     """
-    offset = len(text) - len(text.lstrip())
-    for _ in range(3):
-        match = _BULLET.match(text, offset)
-        if match is None or match.end() == offset:
-            break
-        offset = match.end()
-    return text[offset:]
+    return _BULLETS.sub("", text, count=1)
 
 
 def step_marker(text: str) -> Marker | None:
@@ -286,21 +277,16 @@ def _is_outcome(name: str) -> bool:
 
 
 @dataclass(slots=True)
-class _Block:
-    """Pairs of lines that follow each other, until one of them comes again."""
-
-    marker: Marker | None = None
-    values: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class ConsoleLog:
     """Reads a log line by line."""
 
     reading: Reading
     kind: str = "log"
-    _collectors: dict[str, Collector] = field(default_factory=dict)
-    _block: _Block = field(default_factory=_Block)
+    collectors: dict[str, Collector] = field(default_factory=dict)
+    """The records of each family."""
+    _block: dict[str, float] = field(default_factory=dict)
+    """Pairs of lines that follow each other, until one of them comes again."""
+    _block_marker: Marker | None = None
     _section: str = ""
     """Of a table with a pair a row: what stands before the names that follow."""
     _header: list[str] = field(default_factory=list)
@@ -324,28 +310,19 @@ class ConsoleLog:
     def best(self) -> Collector | None:
         """The collector of the family that says most; None where no family has a record."""
         self.close_open()
-        family = self.leader()
-        return None if family is None else self._collectors[family]
-
-    def notes(self) -> list[str]:
-        """Nothing of a log is left out that a user must know of."""
-        return []
+        return self.collectors.get(self.leader())
 
     def close_open(self) -> None:
         """What was read of a block is all of it."""
-        self._add(BLOCKS, self._block.values, self._block.marker)
-        self._block = _Block()
+        self._add(BLOCKS, self._block, self._block_marker)
+        self._block, self._block_marker = {}, None
 
-    def collector(self, family: str) -> Collector | None:
-        """The records of one family."""
-        return self._collectors.get(family)
-
-    def leader(self) -> str | None:
-        """The family that says most, closed blocks alone; None where no family has a record."""
+    def leader(self) -> str:
+        """The family that says most, closed blocks alone; "" where no family has a record."""
 
         def says(family: str) -> tuple[bool, int, int]:
             """Enough rows to be judged, then how much they say of how many steps."""
-            collector = self._collectors[family]
+            collector = self.collectors[family]
             rows = collector.num_records
             # Lines about one and the same step are no rows of a run.
             steps = min(rows, len(self._outcomes.get(family, ())) or rows, MAX_OUTCOMES)
@@ -353,22 +330,22 @@ class ConsoleLog:
             has_step = any(_is_step_name(name) for name in collector.names)
             return rows >= ENOUGH_ROWS, num_known**2 * steps * (1 + has_step), rows
 
-        filled = [name for name, collector in self._collectors.items() if collector.num_records]
+        filled = [name for name, collector in self.collectors.items() if collector.num_records]
         ordered = sorted(filled, key=says, reverse=True)
         others = [family for family in ordered if family != BLOCKS]
         if not others or ordered[0] != BLOCKS:
-            return next(iter(ordered), None)
+            return ordered[0] if ordered else ""
         # Blocks take in whatever stands between two steps: only where they say more.
         best = others[0]
-        more = self._collectors[BLOCKS].known - self._collectors[best].known - _SETTINGS
+        more = self.collectors[BLOCKS].known - self.collectors[best].known - _SETTINGS
         return best if says(best)[0] == says(BLOCKS)[0] and not more else BLOCKS
 
     def _add(self, family: str, record: Mapping[str, float], marker: Marker | None = None) -> None:
         if not record:
             return
-        if family not in self._collectors:
-            self._collectors[family] = Collector(self.reading, self.kind, needs_known=True)
-        collector = self._collectors[family]
+        if family not in self.collectors:
+            self.collectors[family] = Collector(self.reading, self.kind, needs_known=True)
+        collector = self.collectors[family]
         record = _with_step(record, marker)
         collector.add(record)
         if any(map(_is_outcome, record)):
@@ -464,31 +441,31 @@ class ConsoleLog:
         self, text: str, marker: Marker | None, metrics: Mapping[str, float], num_chars: int
     ) -> None:
         """`num_chars`: how much of the line its pairs are."""
-        block = self._block
+        before = self._block_marker
         if (
             marker
-            and block.marker is None
-            and any(map(_is_outcome, block.values))
+            and before is None
+            and any(map(_is_outcome, self._block))
             and re.search(r"\w\s*[:=]\s*\d+\s*$", text)
         ):
-            block.marker = marker  # the step stands at the end of what it counts
+            self._block_marker = marker  # the step stands at the end of what it counts
             self.close_open()
             return
-        if marker and marker[0] < _IN_BAR and (not block.marker or marker[0] <= block.marker[0]):
-            if marker != block.marker:
+        if marker and marker[0] < _IN_BAR and (not before or marker[0] <= before[0]):
+            if marker != before:
                 self.close_open()
-            self._block.marker = marker
+            self._block_marker = marker
         is_pairs = num_chars >= 0.6 * len(re.sub(r"[\W_]", "", text))
         if is_pairs or len(metrics) == 1 == len(re.findall(r"[:=]\s*\S", text)):
             self._extend(metrics)
 
     def _extend(self, pairs: Mapping[str, float]) -> None:
         """Add pairs to the block; a name that comes again begins another of the same step."""
-        if any(name in self._block.values for name in pairs):
-            marker = self._block.marker
+        if not self._block.keys().isdisjoint(pairs):
+            marker = self._block_marker
             self.close_open()
-            self._block.marker = marker
-        self._block.values.update(pairs)
+            self._block_marker = marker
+        self._block.update(pairs)
 
 
 def _with_step(record: Mapping[str, float], marker: Marker | None) -> dict[str, float]:

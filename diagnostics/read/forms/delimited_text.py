@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from echoscope.text.amounts import counted
-
 from ..foreign_names import WORDS, is_understood, meaning_of, spelled
 from ..records import DECIMAL_COMMA, GROUPED, Collector, Reading, to_number
 
@@ -41,8 +39,7 @@ def dialect_of(lines: Sequence[str]) -> Dialect | None:
 def _dialect(lines: Sequence[str], delimiter: str) -> Dialect | None:
     try:
         rows = [
-            next(csv.reader([line], delimiter=delimiter)) if line.strip() else []
-            for line in lines[:NUM_SAMPLED]
+            next(csv.reader([line], delimiter=delimiter)) if line.strip() else [] for line in lines
         ]
     except (csv.Error, StopIteration):
         return None
@@ -51,13 +48,12 @@ def _dialect(lines: Sequence[str], delimiter: str) -> Dialect | None:
             continue
         is_text = [math.isnan(to_number(cell)) for cell in header]
         following = [row for row in rows[row_index + 1 :] if len(row) == len(header)]
-        numbers = sum(not math.isnan(to_number(cell)) for row in following for cell in row)
-        filled = sum(bool(cell.strip()) for row in following for cell in row)
-        is_table = bool(following) and numbers >= max(1, 0.2 * filled)
+        cells = [cell for row in following for cell in row if cell.strip()]
+        num_numbers = sum(not math.isnan(to_number(cell)) for cell in cells)
+        is_table = num_numbers >= max(1, 0.2 * len(cells))
         is_known = any(map(is_understood, header))
         is_known = is_known and not any(":" in cell and "{" in cell for cell in header)
         if sum(is_text) >= 0.7 * len(header) and (is_table or (is_known and not following)):
-            cells = [cell for row in following for cell in row if cell.strip()]
             # `1,234` alone may be a thousand; beside `0,5` or `1,23` it is none.
             has_commas = any(
                 DECIMAL_COMMA.fullmatch(cell) and not GROUPED.fullmatch(cell.strip())
@@ -86,8 +82,6 @@ class Columns:
     def __init__(self, reading: Reading, dialect: Dialect) -> None:
         self.collector = Collector(reading, "csv")
         self._dialect, self._names = dialect, _names(dialect, reading.path)
-        self._num_skipped = 0
-        """Lines with another number of cells."""
         self._num_before = dialect.num_before + 1
 
     def feed(self, lines: Iterable[str]) -> None:
@@ -103,17 +97,12 @@ class Columns:
             if self._dialect.has_decimal_commas:
                 row = [c.replace(",", ".") if DECIMAL_COMMA.fullmatch(c) else c for c in row]
             if len(row) != len(self._names):
-                self._num_skipped += 1
+                self.collector.left_out["line", "with another number of cells"] += 1
             elif [cell.strip() for cell in row] != self._names:
                 self.collector.add(dict(zip(self._names, row, strict=True)))
 
     def best(self) -> Collector:
         return self.collector
-
-    def notes(self) -> list[str]:
-        lines = counted(self._num_skipped, "line")
-        skipped = f"left out: {lines} with another number of cells"
-        return [skipped] if self._num_skipped else []
 
 
 def _names(dialect: Dialect, path: str) -> list[str]:

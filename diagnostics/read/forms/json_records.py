@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from html.parser import HTMLParser
+from collections.abc import Iterable, Iterator, Mapping
+from html import unescape
+from pathlib import Path
 from typing import Any
 
 from ..foreign_names import meaning_of, step_column
-from ..records import MAX_DEPTH, flat
+from ..records import MAX_DEPTH, Collector, Reading, flat, leaves
 
 Record = dict[str, Any]
 _DECODER = json.JSONDecoder()
+_NO_GAP = re.compile(r"[^\s,\x00-\x1f]")
+"""Where a value begins."""
 _HISTORIES = ("log_history", "history", "logs", "metrics", "records", "steps", "rows", "data")
 """Where documents keep their rows, the likeliest first."""
 MAX_GROUPS = 64
@@ -29,13 +32,9 @@ def parsed(text: str | bytes) -> Any:
 def documents(text: str) -> Iterator[Any]:
     """JSON values that follow each other, each over any number of lines; stops at what is none."""
     offset = 0
-    while offset < len(text):
-        gap = re.compile(r"[\s,\x00-\x1f]*").match(text, offset)
-        offset = gap.end() if gap else offset
-        if offset >= len(text):
-            return
+    while start := _NO_GAP.search(text, offset):
         try:
-            value, offset = _DECODER.raw_decode(text, offset)
+            value, offset = _DECODER.raw_decode(text, start.start())
         except (ValueError, RecursionError):
             return
         yield value
@@ -116,14 +115,7 @@ def _of_columns(group: Mapping[str, Any]) -> list[Record]:
 
     Lists of another length than the step's (or than most) are left out.
     """
-    columns: dict[str, list[Any]] = {}
-    waiting: list[tuple[str, Any, int]] = [(str(k), v, 0) for k, v in reversed(list(group.items()))]
-    while waiting:
-        name, value, depth = waiting.pop()
-        if _is_numbers(value) and len(value) > 1:
-            columns[name] = value
-        elif isinstance(value, dict) and depth < MAX_DEPTH:
-            waiting += [(f"{name}/{k}", v, depth + 1) for k, v in reversed(value.items())]
+    columns = {name: v for name, v in leaves(group) if _is_numbers(v) and len(v) > 1}
     if not columns:
         return []
     if len({name.partition("/")[0] for name in columns}) == 1 and all("/" in n for n in columns):
@@ -155,29 +147,6 @@ def _points(value: Any) -> list[tuple[float, Any]]:
     return [(step, number) for step, number in points if isinstance(step, int | float)]
 
 
-class _Table(HTMLParser):
-    """Cells of the tables in a notebook's output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self._is_cell = False
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "tr":
-            self.rows.append([])
-        self._is_cell = tag in ("td", "th")
-        if self._is_cell and self.rows:
-            self.rows[-1].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._is_cell = self._is_cell and tag not in ("td", "th")
-
-    def handle_data(self, data: str) -> None:
-        if self._is_cell and self.rows and self.rows[-1]:
-            self.rows[-1][-1] += data
-
-
 def notebook_lines(document: Mapping[str, Any]) -> Iterator[str]:
     """What a notebook's cells printed, line by line; a table as rows with `|` between its cells."""
     for cell in document["cells"]:
@@ -195,20 +164,47 @@ def notebook_lines(document: Mapping[str, Any]) -> Iterator[str]:
             yield from re.split(r"[\r\n]+", text)
 
 
+_ROW = re.compile(r"<tr\b", re.IGNORECASE)
+_CELL = re.compile(r"<t[dh]\b[^>]*>([^<]*)", re.IGNORECASE)
+"""A cell of a table in HTML, and its text."""
+
+
 def table_lines(html: str) -> Iterator[str]:
     """Rows of an HTML table as `| a | b |`.
 
     >>> list(table_lines("<table><tr><th>Step</th><th>reward</th></tr></table>"))
     ['| Step | reward |']
     """
-    table = _Table()
-    table.feed(html)
-    for row in table.rows:
-        if row:
-            yield f"| {' | '.join(' '.join(cell.split()).replace('|', '/') for cell in row)} |"
+    for row in _ROW.split(html)[1:]:
+        cells = [" ".join(unescape(text).split()).replace("|", "/") for text in _CELL.findall(row)]
+        if cells:
+            yield f"| {' | '.join(cells)} |"
 
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return "".join(part for part in value if isinstance(part, str))
     return value if isinstance(value, str) else ""
+
+
+class JsonLines:
+    """A JSON value a line."""
+
+    def __init__(self, reading: Reading, *, is_only: bool = False) -> None:
+        self.collector = Collector(reading, "json")
+        self._name, self._is_only = Path(reading.path).stem, is_only
+
+    def feed(self, lines: Iterable[str]) -> None:
+        self.take(parsed(line) for line in lines if line.strip())
+
+    def take(self, values: Iterable[Any]) -> None:
+        """As `feed`, of values that were parsed."""
+        for value in values:
+            records = records_of(value, name=self._name, is_only=self._is_only)
+            if not records:
+                self.collector.left_out["line", "without a JSON object"] += 1
+            for record in records:
+                self.collector.add(record)
+
+    def best(self) -> Collector | None:
+        return self.collector if self.collector.num_records else None

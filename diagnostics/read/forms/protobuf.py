@@ -42,6 +42,11 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         offset += size
 
 
+def groups(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """The fields of a message that are texts or messages. Raises ValueError where it is none."""
+    return ((number, value) for number, value in fields(message) if isinstance(value, bytes))
+
+
 def varint(message: bytes, offset: int) -> tuple[int, int]:
     """The number that begins at a place, and the place after it.
 

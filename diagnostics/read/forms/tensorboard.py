@@ -19,15 +19,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from echoscope.text.amounts import counted
-
-from ..records import Reading
+from ..records import Collector, Reading
 from ..table import MetricTable
-from .protobuf import fields, number_of, signed, varint
+from .protobuf import fields, groups, number_of, signed, varint
 
 MAX_RECORD = 1 << 20
 """Bytes. A larger record (a graph, a picture) is passed over."""
@@ -41,21 +39,9 @@ _NUMBERS = {1: ("<f", 4), 2: ("<d", 8), 3: ("<i", 4), 9: ("<q", 8)}
 """Types of tensors that are numbers -> how their content is packed."""
 
 
-@dataclass(slots=True)
-class Damage:
-    """What could not be read of a file."""
-
-    num_records: int = 0
-    is_cut: bool = False
-    """The last record is not whole: the trainer still writes, or was killed."""
-
-    def notes(self) -> list[str]:
-        out = []
-        if self.num_records:
-            out.append(f"left out: {counted(self.num_records, 'damaged record')}")
-        if self.is_cut:
-            out.append("the last record is cut off: what stands before it was read")
-        return out
+_DAMAGED = ("damaged record", "")
+_CUT = "the last record is cut off: what stands before it was read"
+"""The trainer still writes, or was killed."""
 
 
 def is_events(head: bytes) -> bool:
@@ -64,26 +50,20 @@ def is_events(head: bytes) -> bool:
 
 
 def read_events(reading: Reading) -> MetricTable:
-    """The scalars of an event file.
-
-    Raises:
-        MetricsFileError: no scalar; one line.
-        OSError: it cannot be read.
-    """
-    damage = Damage()
+    """The scalars of an event file. Raises as `read_metrics`."""
     with Path(reading.path).open("rb") as file:
         nothing = "the TensorBoard file has no scalar"
-        return reading.table("tensorboard", _rows(file, damage), nothing, damage.notes)
+        return reading.table("tensorboard", partial(_rows, file), nothing)
 
 
-def _rows(file: BinaryIO, damage: Damage) -> Iterator[dict[str, Any]]:
+def _rows(file: BinaryIO, collector: Collector) -> Iterator[dict[str, Any]]:
     """One row for the numbers of a step that follow each other."""
     row: dict[str, Any] = {}
-    for data in records(file, damage):
+    for data in _records(file, collector):
         try:
             step, wall_time, values = _event(data)
         except ValueError:
-            damage.num_records += 1
+            collector.left_out[_DAMAGED] += 1
             continue
         if row and (row["step"] != step or values.keys() & row.keys()):
             yield row
@@ -95,7 +75,7 @@ def _rows(file: BinaryIO, damage: Damage) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def records(file: BinaryIO, damage: Damage) -> Iterator[bytes]:
+def _records(file: BinaryIO, collector: Collector) -> Iterator[bytes]:
     """The whole records of a file.
 
     A damaged length leaves no way to the next record, so that reading ends there.
@@ -103,20 +83,21 @@ def records(file: BinaryIO, damage: Damage) -> Iterator[bytes]:
     while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
         size, checksum = _LENGTH.unpack(head)
         if _checksum(head[:8]) != checksum:
-            damage.num_records += 1
+            collector.left_out[_DAMAGED] += 1
             return
         if size > MAX_RECORD:
             file.seek(size + 4, 1)
             continue
         data = file.read(size + 4)
         if len(data) < size + 4:
-            damage.is_cut = True
+            collector.notes.append(_CUT)
             return
         if _checksum(data[:size]) != int.from_bytes(data[size:], "little"):
-            damage.num_records += 1
+            collector.left_out[_DAMAGED] += 1
             continue
         yield data[:size]
-    damage.is_cut = damage.is_cut or bool(head)
+    if head:
+        collector.notes.append(_CUT)
 
 
 def _event(data: bytes) -> tuple[int, float, dict[str, float]]:
@@ -129,8 +110,8 @@ def _event(data: bytes) -> tuple[int, float, dict[str, float]]:
         elif number == 2 and isinstance(value, int):
             step = signed(value)
         elif number == 5 and isinstance(value, bytes):
-            for inner, entry in fields(value):
-                if inner == 1 and isinstance(entry, bytes):
+            for inner, entry in groups(value):
+                if inner == 1:
                     values.update(_scalar(entry))
     return step, wall_time, values
 
@@ -155,8 +136,10 @@ def _of_tensor(message: bytes) -> float | None:
     for number, value in fields(message):
         if number == 1 and isinstance(value, int):
             kind = value
-        elif number == 2 and isinstance(value, bytes) and any(_dimensions(value)):
-            return None
+        elif number == 2 and isinstance(value, bytes):
+            dimensions = [fields(dimension) for part, dimension in groups(value) if part == 2]
+            if any([size for part, size in parts if part == 1] != [1] for parts in dimensions):
+                return None
         elif number == 4 and isinstance(value, bytes) and kind in _NUMBERS:
             form, size = _NUMBERS[kind]
             numbers += [struct.unpack(form, value)[0]] if len(value) == size else []
@@ -165,13 +148,6 @@ def _of_tensor(message: bytes) -> float | None:
         elif number in (7, 10):
             numbers.append(signed(value if isinstance(value, int) else varint(value, 0)[0]))
     return float(numbers[0]) if len(numbers) == 1 and kind in _NUMBERS else None
-
-
-def _dimensions(shape: bytes) -> Iterator[bool]:
-    """Of each dimension of a shape whether it is more than 1."""
-    for number, dimension in fields(shape):
-        if number == 2 and isinstance(dimension, bytes):
-            yield [v for n, v in fields(dimension) if n == 1] != [1]
 
 
 def _table() -> tuple[int, ...]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from echoscope.store.importers.spooled.trackio_traces import columns_of, opened_database, reason_of
-from echoscope.text.amounts import counted
 
-from ..records import MetricsFileError, Reading, flat
+from ..records import Collector, MetricsFileError, Reading, flat
 from ..table import MetricTable
 from .json_records import parsed
 
@@ -25,37 +25,26 @@ _NEEDED = frozenset({"run_name", "step", "metrics"})
 
 
 def read_trackio(reading: Reading) -> MetricTable:
-    """The metrics of a run of a trackio project.
-
-    Raises:
-        MetricsFileError: another program's database, a damaged or locked one, or no metrics.
-        OSError: it cannot be read.
-    """
-    path, notes = Path(reading.path), list[str]()
+    """The metrics of a run of a trackio project. Raises as `read_metrics`."""
+    path = Path(reading.path)
     with path.open("rb"):
         pass  # SQLite says "unable to open database file", whatever is wrong
-    rows = _rows(path, notes)
-    return reading.table("trackio", rows, "the trackio project has no metrics", lambda: notes)
+    return reading.table("trackio", partial(_rows, path), "the trackio project has no metrics")
 
 
-def _rows(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-    num_rows = num_bad = 0
+def _rows(path: Path, collector: Collector) -> Iterator[dict[str, Any]]:
     try:
         with opened_database(path) as database:
-            for num_rows, row in enumerate(_of_database(database, path), 1):  # noqa: B007
-                num_bad += not row
-                if row:
-                    yield row
+            yield from _of_database(database, path, collector)
     except sqlite3.Error as error:
-        if num_rows == num_bad:
+        if not collector.num_records:
             raise MetricsFileError(f"{path}: {reason_of(error)}") from None
-        notes.append(f"the database is damaged ({error}): what could be read before was")
-    if num_bad:
-        notes.append(f"left out: {counted(num_bad, 'row')} without a JSON object")
+        collector.notes.append(f"the database is damaged ({error}): what could be read before was")
 
 
-def _of_database(database: sqlite3.Connection, path: Path) -> Iterator[dict[str, Any]]:
-    """Each row; empty where it is no JSON object."""
+def _of_database(
+    database: sqlite3.Connection, path: Path, collector: Collector
+) -> Iterator[dict[str, Any]]:
     columns = columns_of(database, "metrics")
     if not columns >= _NEEDED:
         raise MetricsFileError(
@@ -71,7 +60,7 @@ def _of_database(database: sqlite3.Connection, path: Path) -> Iterator[dict[str,
         text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
         values = parsed(text) if isinstance(text, str) else None
         if not isinstance(values, dict):
-            yield {}
+            collector.left_out["row", "without a JSON object"] += 1
             continue
         seconds = _seconds(logged_at)
         out = {RUN: str(name), "step": step}

@@ -19,10 +19,10 @@ from typing import Any, BinaryIO
 
 from echoscope.text.amounts import counted
 
-from ..records import MetricsFileError, Reading
+from ..records import Collector, MetricsFileError, Reading
 from ..table import MetricTable
 from .json_records import parsed
-from .protobuf import fields
+from .protobuf import fields, groups
 
 MAGIC = b":W&B"
 BLOCK = 32_768
@@ -40,14 +40,7 @@ class WandbRun:
     """What a `.wandb` file says of its run, but for the rows."""
 
     identity: str = ""
-    num_rows: int = 0
     num_damaged: int = 0
-
-    def notes(self) -> list[str]:
-        if not self.num_damaged:
-            return []
-        places, rows = counted(self.num_damaged, "place"), counted(self.num_rows, "row")
-        return [f"the file is damaged in {places}: {rows} could be read"]
 
 
 def is_wandb(head: bytes) -> bool:
@@ -64,29 +57,35 @@ def is_kept_beside(file: Path) -> bool:
 
 
 def read_wandb_table(reading: Reading) -> MetricTable:
-    """The history of a run as a table.
-
-    Raises:
-        MetricsFileError: no row with a number; one line.
-        OSError: it cannot be read.
-    """
+    """The history of a run as a table. Raises as `read_metrics`."""
     path, held = Path(reading.path), WandbRun()
+
+    def rows(collector: Collector) -> Iterator[dict[str, float]]:
+        yield from rows_of(file, held)
+        if held.num_damaged:
+            places, num = counted(held.num_damaged, "place"), counted(collector.num_records, "row")
+            collector.notes.append(f"the file is damaged in {places}: {num} could be read")
+
     with path.open("rb") as file:
-        nothing = "the W&B run has no row of metrics"
-        table = reading.table("wandb", rows_of(file, held), nothing, held.notes)
+        table = reading.table("wandb", rows, "the W&B run has no row of metrics")
     return replace(table, run=held.identity or path.stem)
 
 
 def rows_of(file: BinaryIO, run: WandbRun) -> Iterator[dict[str, float]]:
     """The rows of a file's history: numbers by name. What else it says goes into `run`."""
     for message in messages(file, run):
+        row: dict[str, float] | None = None
         try:
-            row = _take(message, run)
+            for number, value in groups(message):
+                if number == 2:  # history
+                    row = _row(value)
+                elif number == 17:  # run
+                    names = (_text(name) for part, name in groups(value) if part == 1)
+                    run.identity = next(names, run.identity)
         except (ValueError, RecursionError):
             run.num_damaged += 1
             continue
         if row is not None:
-            run.num_rows += 1
             yield row
 
 
@@ -99,7 +98,7 @@ def messages(file: BinaryIO, run: WandbRun) -> Iterator[bytes]:
     if not is_wandb(head) or len(head) < _HEADER.size:
         raise MetricsFileError("no file of wandb: it does not begin with :W&B")
     parts: list[bytes] = []
-    size, start = 0, _HEADER.size
+    start = _HEADER.size
     while block := file.read(BLOCK - start):
         offset = 0
         while offset + _PIECE.size <= len(block):
@@ -109,42 +108,28 @@ def messages(file: BinaryIO, run: WandbRun) -> Iterator[bytes]:
                 break  # room that was kept for later
             if len(data) < length or zlib.crc32(data, zlib.crc32(bytes([kind]))) != checksum:
                 run.num_damaged += 1
-                parts, size = [], 0
+                parts = []
                 break
             offset += _PIECE.size + length
             if kind in (_WHOLE, _FIRST):
                 run.num_damaged += bool(parts)
-                parts, size = [], 0
+                parts = []
             elif not parts:
-                continue  # the rest of a message whose beginning was damaged
-            size += length
-            parts.append(data if size <= MAX_MESSAGE else b"")
-            if kind in (_WHOLE, _LAST):
-                if size <= MAX_MESSAGE:
-                    yield b"".join(parts)
-                else:
-                    run.num_damaged += 1
-                parts, size = [], 0
+                continue  # the rest of a message whose beginning was damaged, or too much
+            parts.append(data)
+            if sum(map(len, parts)) > MAX_MESSAGE:
+                run.num_damaged += 1
+                parts = []
+            elif kind in (_WHOLE, _LAST):
+                yield b"".join(parts)
+                parts = []
         start = 0
     run.num_damaged += bool(parts)
 
 
-def _take(message: bytes, run: WandbRun) -> dict[str, float] | None:
-    """Read one message; the row, where it is one."""
-    row: dict[str, float] | None = None
-    for number, value in _groups(message):
-        if number == 2:  # history
-            row = _row(value)
-        elif number == 17:  # run
-            run.identity = next((_text(v) for n, v in _groups(value) if n == 1), run.identity)
-    return row
-
-
 def _row(message: bytes) -> dict[str, float]:
-    out: dict[str, float] = {}
-    for key, value in _items(message).items():
-        _flatten(key, value, out)
-    for number, step in _groups(message):
+    out = dict(_numbers(_items(message)))
+    for number, step in groups(message):
         if number == 2 and "_step" not in out:
             steps = [float(v) for n, v in fields(step) if n == 1 and isinstance(v, int)]
             out |= {"_step": steps[0]} if steps else {}
@@ -153,10 +138,7 @@ def _row(message: bytes) -> dict[str, float]:
 
 def numbers_of_row(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a row as W&B's API gives it; tables, pictures and texts are left out."""
-    out: dict[str, float] = {}
-    for key, value in row.items():
-        _flatten(str(key), value, out)
-    return without_clocks(out)
+    return without_clocks(dict(_numbers(row)))
 
 
 def without_clocks(row: Mapping[str, float]) -> dict[str, float]:
@@ -174,32 +156,26 @@ def without_clocks(row: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in row.items() if name not in dropped}
 
 
-def _flatten(key: str, value: Any, out: dict[str, float], depth: int = 0) -> None:
+def _numbers(
+    group: Mapping[str, Any], start: str = "", depth: int = 0
+) -> Iterator[tuple[str, float]]:
     """Numbers under their dotted names; tables, pictures and texts are no metrics."""
-    if isinstance(value, bool | int | float):
-        out[key] = float(value)
-    elif isinstance(value, str):
-        if value in ("NaN", "Infinity", "-Infinity"):
-            out[key] = float(value)
-    elif isinstance(value, Mapping) and "_type" not in value and depth < _MAX_NESTING:
-        for name, inner in value.items():
-            _flatten(f"{key}.{name}", inner, out, depth + 1)
-
-
-def _groups(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields of a message that are texts or messages. Raises ValueError where it is none."""
-    return ((number, value) for number, value in fields(message) if isinstance(value, bytes))
+    for key, value in group.items():
+        if isinstance(value, int | float) or value in ("NaN", "Infinity", "-Infinity"):
+            yield f"{start}{key}", float(value)
+        elif isinstance(value, Mapping) and "_type" not in value and depth < _MAX_NESTING:
+            yield from _numbers(value, f"{start}{key}.", depth + 1)
 
 
 def _items(message: bytes) -> dict[str, Any]:
     """The key-value items of a history; no tables and pictures."""
     out: dict[str, Any] = {}
-    for field_number, item in _groups(message):
+    for field_number, item in groups(message):
         if field_number != 1:
             continue
         keys: list[str] = []
         key, value = "", None
-        for part, content in _groups(item):
+        for part, content in groups(item):
             if part == 1:
                 key = _text(content)
             elif part == 2:

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.measure.gradient_stats import (
+from echoscope.diagnostics.measure.gradients import (
     cosine,
     make_buckets,
     noise,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
+from echoscope.diagnostics.notify import background
 from echoscope.diagnostics.notify.background import BackgroundQueue
 
 
@@ -20,10 +23,11 @@ def test_jobs_are_done_in_order_and_those_that_wait_are_done_at_the_end() -> Non
     assert done[-1] == 99
 
 
-def test_of_too_many_jobs_the_oldest_are_dropped() -> None:
+def test_of_too_many_jobs_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "MAX_WAITING", 10)
     done: list[int] = []
     gate, is_begun = threading.Event(), threading.Event()
-    queue = BackgroundQueue("test", max_waiting=10)
+    queue = BackgroundQueue("test")
     queue.put(lambda: (is_begun.set(), gate.wait(20.0)))
     assert is_begun.wait(20.0)
     for number in range(18):

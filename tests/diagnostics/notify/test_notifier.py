@@ -13,6 +13,7 @@ from mailboxes import Mailbox, webhook
 from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.config import NotifyConfig
 from echoscope.diagnostics.judge.verdict import Diagnosis
+from echoscope.diagnostics.notify import notifier as notifier_file
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.store.records import AlarmSeverity, AlarmState
 
@@ -20,8 +21,10 @@ HOOK = "webhook:HOOK"
 
 
 @pytest.fixture
-def box() -> Iterator[Mailbox]:
+def box(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mailbox]:
+    monkeypatch.setattr(notifier_file, "WAITS_S", (0.01, 0.01))
     with webhook() as served:
+        monkeypatch.setenv("HOOK", served.url)
         yield served
 
 
@@ -43,9 +46,7 @@ def watch(
         NotifyConfig(targets=targets, **settings),
         run="run-1",
         on_message=news.append,
-        environ={"HOOK": box.url},
         clock=clock,
-        waits_s=(0.01, 0.01),
     )
     for step, values in make(kind, 0).table.rows():
         clock.now += step_s
@@ -116,8 +117,7 @@ def test_a_target_that_hangs_holds_up_nobody(box: Mailbox, tmp_path: Any) -> Non
     news: list[str] = []
     diagnosis = Diagnosis(run_id="run-1")
     config = NotifyConfig(targets=(HOOK, command))
-    environ = {"HOOK": box.url, "PATH": "/usr/bin:/bin"}
-    notifier = Notifier(config, run="run-1", on_message=news.append, environ=environ)
+    notifier = Notifier(config, run="run-1", on_message=news.append)
     for step, values in make("entropy_explosion", 0).table.rows():
         notifier.observe(diagnosis.observe(step, values), diagnosis.verdict)
     assert box.bodies == []  # the whole run has been judged meanwhile

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from echoscope.diagnostics.read import table as table_file
 from echoscope.diagnostics.read.forms.console_log import pairs_of, step_marker
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.names import parse_map
@@ -92,9 +93,10 @@ def test_bytes_that_are_not_text(tmp_path: Path) -> None:
     assert table.columns["policy/entropy"].tolist() == [1, 2]
 
 
-def test_a_long_file_is_averaged_in_blocks() -> None:
+def test_a_long_file_is_averaged_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """40 rows into at most 2 * 8: pairs of pairs, each at the step of its last row."""
-    builder = TableBuilder(max_rows=8)
+    monkeypatch.setattr(table_file, "MAX_ROWS", 8)
+    builder = TableBuilder()
     for step in range(40):
         builder.add_row(step, {"reward": float(step)})
     table = builder.build(kind="csv")

@@ -23,7 +23,7 @@ def to_our_names(columns: dict, mapping: dict | None = None) -> MetricTable:
 
 
 def keys(namer: RowNamer, step: int, values: dict[str, float]) -> dict[str, float]:
-    namer.learn({step: values})
+    namer.learn(step, values)
     return namer.named(values)
 
 

@@ -16,6 +16,7 @@ if os.environ.get("ECHOSCOPE_SINKS") != "required" and importlib.util.find_spec(
     pytest.skip("needs wandb: make test-sinks", allow_module_level=True)
 
 from echoscope.diagnostics.judge.verdict import diagnose
+from echoscope.diagnostics.read import wandb_address
 from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.wandb_address import PAGE, read_address
 from echoscope.diagnostics.tools.importing import import_path
@@ -71,8 +72,10 @@ def test_diagnose_and_import_take_the_address(server: WandbServer, tmp_path: Pat
 
 def refused(words: str, address: str = ADDRESS, timeout_s: float = 30.0) -> None:
     begun = time.monotonic()
-    with pytest.raises(MetricsFileError, match=words) as caught:
-        read_address(address, timeout_s=timeout_s)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wandb_address, "TIMEOUT_S", timeout_s)
+        with pytest.raises(MetricsFileError, match=words) as caught:
+            read_address(address)
     assert "\n" not in str(caught.value)
     assert time.monotonic() - begun < timeout_s + 90.0  # wandb by itself retries for hours
 

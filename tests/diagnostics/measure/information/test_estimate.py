@@ -184,7 +184,7 @@ def test_one_reasoning_in_all() -> None:
 
 
 def test_no_reasonings() -> None:
-    assert_not_available(CrossScores.missing("nothing was sampled"), "nothing was sampled")
+    assert_not_available(CrossScores(problem="nothing was sampled"), "nothing was sampled")
     none = CrossScores.of_sequences(np.zeros((0, 3)), [])
     assert_not_available(none, "no reasonings to score")
 

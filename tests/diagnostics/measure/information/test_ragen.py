@@ -128,4 +128,4 @@ def test_only_closed_reasonings_with_words_count() -> None:
     # Row 0: 1/2 against (1/2 + 1/8) / 2 = 5/16; row 1: all the same.
     assert found["x/mi_seq_estimate"] == pytest.approx(math.log(8 / 5) / 2)
     assert found["x/mi_upper_bound"] == pytest.approx(math.log(2))
-    assert ragen_metrics(CrossScores.missing("nothing")) == {}
+    assert ragen_metrics(CrossScores(problem="nothing")) == {}
