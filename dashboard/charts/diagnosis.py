@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ..data.diagnosis import GROUP_KINDS, FamilyInformation, RegimePath
-from .marks import Trace, scatter
+from .parts import SILENT, Spec, Trace, note, scatter, whiskers
 from .theme import ACCENT, OUTCOMES, REGIMES, SERIES
 
 HEIGHT = 340
@@ -48,12 +48,6 @@ _CORNERS = (
 """Where in the plane of H(Z|X) and dependence each regime lies."""
 
 
-_SILENT = {"hoverinfo": "skip", "showlegend": False}
-
-
-Spec = dict[str, Any]
-
-
 def _laid_out(data: Sequence[Trace], *, height: int = HEIGHT, **layout: Any) -> Spec:
     margin = {"l": 10, "r": 10, "t": 10, "b": 10}
     return {
@@ -74,7 +68,7 @@ def regime_plane(path: RegimePath, *, selected: int | None = None) -> Spec:
     x, y = (points[name].to_numpy(np.float64) for name in ("entropy", "dependence"))
     current = points.iloc[-1] if selected is None else _row_at(points, selected)
     data = [
-        scatter(x=x, y=y, mode="lines", line={"color": _QUIET, "width": 1.5}, **_SILENT),
+        scatter(x=x, y=y, mode="lines", line={"color": _QUIET, "width": 1.5}, **SILENT),
         scatter(
             x=x,
             y=y,
@@ -99,7 +93,7 @@ def regime_plane(path: RegimePath, *, selected: int | None = None) -> Spec:
             marker={"size": 15, "symbol": "circle-open", "line": {"width": 2.5}, "color": ACCENT},
             error_x=_bars(current, "entropy"),
             error_y=_bars(current, "dependence"),
-            **_SILENT,
+            **SILENT,
         ),
     ]
     return _laid_out(
@@ -116,14 +110,10 @@ def _row_at(points: pd.DataFrame, step: int) -> pd.Series[float]:
 
 
 def _bars(row: pd.Series[float], name: str) -> dict[str, object]:
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": np.array([max(0.0, row[f"{name}_high"] - row[name])]),
-        "arrayminus": np.array([max(0.0, row[name] - row[f"{name}_low"])]),
-        "color": ACCENT,
-        "thickness": 1.2,
-    }
+    value = row[name]
+    low, high = min(value, row[f"{name}_low"]), max(value, row[f"{name}_high"])
+    ends = (np.array([number]) for number in (value, low, high))
+    return whiskers(*ends, color=ACCENT, thickness=1.2)
 
 
 def _quadrants(path: RegimePath, right: float, top: float) -> Spec:
@@ -136,18 +126,8 @@ def _quadrants(path: RegimePath, right: float, top: float) -> Spec:
         look = {"fillcolor": REGIMES[name], "opacity": 0.10, "line": {"width": 0}}
         ends = {"x0": x0, "x1": x1, "y0": y0, "y1": y1}
         shapes.append({"type": "rect", "layer": "below", **ends, **look})
-        notes.append(
-            {
-                "text": _WORDS[name],
-                "x": x0 if side == "left" else x1,
-                "y": y1 if edge == "top" else y0,
-                "showarrow": False,
-                "xanchor": side,
-                "yanchor": edge,
-                "font": {"size": 11},
-                "opacity": 0.75,
-            }
-        )
+        corner = x0 if side == "left" else x1, y1 if edge == "top" else y0
+        notes.append(note(_WORDS[name], corner, f"{side} {edge}", opacity=0.75))
     return {"shapes": shapes, "annotations": notes}
 
 

@@ -12,7 +12,7 @@ from echoscope.text.amounts import percent
 
 from ..data.progress import REST, Shares
 from . import theme
-from .charts import figure_text
+from .parts import CLEAR, Spec, Trace, figure_text
 
 _BAR, _AXIS = 34, 40
 """Pixels of a bar and of the axis below."""
@@ -26,7 +26,7 @@ def phase_colors(shares: Shares) -> Mapping[str, str]:
     return {**colors, REST: theme.COMMAND_MARK} if REST in colors else colors
 
 
-def phases_spec(shares: Shares) -> dict[str, Any]:
+def phases_spec(shares: Shares) -> Spec:
     """One bar: the phases of a step, in order."""
     colors = phase_colors(shares)
     data = [
@@ -36,7 +36,7 @@ def phases_spec(shares: Shares) -> dict[str, Any]:
     return {"data": data, "layout": _layout(1)}
 
 
-def waits_spec(shares: Shares) -> dict[str, Any]:
+def waits_spec(shares: Shares) -> Spec:
     """A bar for each who waits: its share of the collection."""
     data = [
         _bar(name, seconds, shares.total, color=theme.ACCENT, is_named=True)
@@ -45,7 +45,7 @@ def waits_spec(shares: Shares) -> dict[str, Any]:
     return {"data": data, "layout": _layout(len(data))}
 
 
-def _bar(name: str, seconds: float, total: float, *, color: str, is_named: bool) -> dict[str, Any]:
+def _bar(name: str, seconds: float, total: float, *, color: str, is_named: bool) -> Trace:
     """A part of one bar, or, where it is named, a bar of its own."""
     share = seconds / total
     bar_label = (
@@ -76,6 +76,5 @@ def _layout(num_bars: int) -> dict[str, Any]:
         "xaxis": {"range": [0, 100], "ticksuffix": " %", "automargin": True, "nticks": 6},
         "yaxis": {"visible": False, "autorange": "reversed"},
         "showlegend": False,
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
+        **CLEAR,
     }
