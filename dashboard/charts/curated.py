@@ -167,10 +167,9 @@ def evidence_chart(verdict: Verdict | None, known_keys: Sequence[str]) -> Chart 
     Two metrics of one unit at most; None where the verdict rests on nothing else.
     """
     chart_metrics = {SUCCESS, *eval_keys(known_keys)}
-    proven = (
-        drawable_key(each.metric, known_keys) for each in (verdict.evidence if verdict else ())
-    )
-    candidates = [key for key in dict.fromkeys(proven) if key and key not in chart_metrics]
+    evidence = verdict.evidence if verdict else ()
+    keys = dict.fromkeys(drawable_key(each.metric, known_keys) for each in evidence)
+    candidates = [key for key in keys if key and key not in chart_metrics]
     drawn = [key for key in candidates if _unit(key) == _unit(candidates[0])][:2]
     if not drawn:
         return None

@@ -11,41 +11,26 @@ import pandas as pd
 
 from ..data.diagnosis import GROUP_KINDS, FamilyInformation, RegimePath
 from .parts import SILENT, Spec, Trace, note, scatter, whiskers
-from .theme import ACCENT, OUTCOMES, REGIMES, SERIES
+from .theme import ACCENT, OUTCOMES, SERIES
 
 HEIGHT = 340
 _LEGEND = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
 """Grows upwards: plotly makes room for as many rows as a narrow chart needs, above the curves."""
 _QUIET = "rgba(127,127,127,0.35)"
-_WORDS = {
-    "diverse": "diverse reasoning",
-    "compressed": "compressed",
-    "template_collapse": "template collapse",
-    "low_entropy_collapse": "low-entropy collapse",
-    "undetermined": "undetermined",
+_REGIMES: Mapping[str, tuple[str, str, str, str]] = {
+    "diverse": ("diverse reasoning", "circle", "#009e73", "right top"),
+    "compressed": ("compressed", "square", "#56b4e9", "left top"),
+    "template_collapse": ("template collapse", "triangle-down", "#d55e00", "right bottom"),
+    "low_entropy_collapse": ("low-entropy collapse", "diamond", "#cc79a7", "left bottom"),
+    "undetermined": ("undetermined", "circle-open", "", ""),
 }
-_SYMBOLS = {
-    "diverse": "circle",
-    "compressed": "square",
-    "template_collapse": "triangle-down",
-    "low_entropy_collapse": "diamond",
-    "undetermined": "circle-open",
-}
+"""Words, symbol, and colour and corner in the plane of H(Z|X) and dependence on the prompt."""
 _KINDS = {
     "hopeless": ("all fail", OUTCOMES["hopeless"]),
     "constant": ("no spread", "#8a8a8a"),
     "mixed": ("mixed", OUTCOMES["mixed"]),
     "solved": ("all succeed", OUTCOMES["solved"]),
 }
-
-
-_CORNERS = (
-    ("low_entropy_collapse", "left", "bottom"),
-    ("template_collapse", "right", "bottom"),
-    ("compressed", "left", "top"),
-    ("diverse", "right", "top"),
-)
-"""Where in the plane of H(Z|X) and dependence each regime lies."""
 
 
 def _laid_out(data: Sequence[Trace], *, height: int = HEIGHT, **layout: Any) -> Spec:
@@ -66,6 +51,7 @@ def regime_plane(path: RegimePath, *, selected: int | None = None) -> Spec:
     right = 1.15 * max(points["entropy_high"].max(), 2.2 * path.entropy_border)
     top = max(1.0, 1.05 * points["dependence_high"].max())
     x, y = (points[name].to_numpy(np.float64) for name in ("entropy", "dependence"))
+    words = [_REGIMES[name][0] for name in points["regime"]]
     current = points.iloc[-1] if selected is None else _row_at(points, selected)
     data = [
         scatter(x=x, y=y, mode="lines", line={"color": _QUIET, "width": 1.5}, **SILENT),
@@ -75,13 +61,13 @@ def regime_plane(path: RegimePath, *, selected: int | None = None) -> Spec:
             mode="markers",
             marker={
                 "size": 9,
-                "symbol": [_SYMBOLS.get(name, "circle") for name in points["regime"]],
+                "symbol": [_REGIMES[name][1] for name in points["regime"]],
                 "color": points["step"].to_numpy(np.float64),
                 "colorscale": "Cividis",
                 "colorbar": {"title": {"text": "step"}, "thickness": 10, "len": 0.9},
                 "line": {"width": 1, "color": "rgba(150,150,150,0.95)"},
             },
-            customdata=[*zip(points["step"], map(_WORDS.get, points["regime"]), strict=True)],
+            customdata=[*zip(points["step"], words, strict=True)],
             hovertemplate="step %{customdata[0]}: %{customdata[1]}<br>H(Z|X) %{x:.3g} nats per "
             "token<br>dependence %{y:.2f}<extra></extra>",
             showlegend=False,
@@ -120,14 +106,17 @@ def _quadrants(path: RegimePath, right: float, top: float) -> Spec:
     """The four regimes behind the points, each with its name."""
     x, y = path.entropy_border, path.dependence_border
     shapes, notes = [], []
-    for name, side, edge in _CORNERS:
-        x0, x1 = (0.0, x) if side == "left" else (x, right)
-        y0, y1 = (-0.06, y) if edge == "bottom" else (y, top)
-        look = {"fillcolor": REGIMES[name], "opacity": 0.10, "line": {"width": 0}}
+    for words, _, color, corner in _REGIMES.values():
+        if not corner:
+            continue
+        is_left, is_top = "left" in corner, "top" in corner
+        x0, x1 = (0.0, x) if is_left else (x, right)
+        y0, y1 = (y, top) if is_top else (-0.06, y)
+        look = {"fillcolor": color, "opacity": 0.10, "line": {"width": 0}}
         ends = {"x0": x0, "x1": x1, "y0": y0, "y1": y1}
         shapes.append({"type": "rect", "layer": "below", **ends, **look})
-        corner = x0 if side == "left" else x1, y1 if edge == "top" else y0
-        notes.append(note(_WORDS[name], corner, f"{side} {edge}", opacity=0.75))
+        place = x0 if is_left else x1, y1 if is_top else y0
+        notes.append(note(words, place, corner, opacity=0.75))
     return {"shapes": shapes, "annotations": notes}
 
 

@@ -129,13 +129,6 @@ def shown_state(verdict: Verdict) -> str:
     return "watch" if is_green and has_fate else verdict.state.value
 
 
-REGIMES: Mapping[str, str] = {
-    "diverse": "#009e73",
-    "compressed": "#56b4e9",
-    "template_collapse": "#d55e00",
-    "low_entropy_collapse": "#cc79a7",
-    "undetermined": "#7a7a7a",
-}
 GRID = "rgba(128,128,128,0.18)"
 CLAIM = "#b08900"
 """What a verdict claims of a curve."""
