@@ -147,11 +147,8 @@ _SHAPES: Mapping[str, str] = {
     **{f"{name} door": _door(paint, name[0].upper()) for name, paint in _PAINTS.items()},
     "nothing": "",
     "white": _sticker("#f7f7f4", "W"),
-    "yellow": _sticker("#f4d73b", "Y"),
     "orange": _sticker("#f59a3c", "O"),
-    "red": _sticker("#e8685f", "R"),
-    "green": _sticker("#6cc07a", "G"),
-    "blue": _sticker("#7fa5f5", "B"),
+    **{name: _sticker(paint, name[0].upper()) for name, paint in _PAINTS.items()},
 }
 _BACKGROUNDS = ("floor", "ice", "wall", "nothing")
 """Too many to be told one by one in a description."""

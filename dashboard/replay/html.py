@@ -19,7 +19,7 @@ from echoscope.store.records import (
 )
 from echoscope.text.amounts import counted
 
-from ..escaping import attribute, cut, cut_note, escape, marked
+from ..escaping import attribute, escape
 from ..labels import number_words
 from ..words import NONE
 from . import tokens
@@ -117,6 +117,7 @@ def success_badge(is_success: bool | None) -> str:
 
 def trajectory_facts(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
     """Everything that is known about an episode, in a line or two; a `<div>`."""
+    stop = trajectory.stop_reason
     terms = {k: v for k, v in trajectory.reward_terms.items() if v or k == "env"}
     parts = [
         success_badge(trajectory.is_success),
@@ -124,7 +125,7 @@ def trajectory_facts(trajectory: Trajectory, outcome: TrajectoryOutcome | None) 
         _return_fact(trajectory),
         *(fact(k, _number(v)) for k, v in list(terms.items())[:12] if len(terms) > 1),
         *_advantage_fact(trajectory, outcome.advantage if outcome else None),
-        *_ended(trajectory),
+        *([] if stop is StopReason.UNKNOWN else [fact("ended by", stop.value)]),
         fact("turns", str(trajectory.num_turns)),
         *_fact_of("tokens", trajectory.num_sampled_tokens or None, "{:,}"),
         *_fact_of("time", trajectory.duration_s, "{:.2g} s"),
@@ -162,6 +163,7 @@ def headline(
     cut_badge = _badge(f"cut off by {trajectory.stop_reason.value}", "bad")
     is_dropped = outcome is not None and not outcome.kept
     is_silent = outcome is None and trajectory.split is Split.IMPORT
+    says_return = not is_silent or not math.isnan(trajectory.episode_return)
     trained = [_badge("not trained on", "bad")]
     if not is_dropped:
         advantage = outcome.advantage if outcome else None
@@ -172,11 +174,7 @@ def headline(
             trained.append(_badge(word, "good" if outcome else "plain"))
     parts = [
         cut_badge if is_cut else success_badge(trajectory.is_success),
-        *(
-            []
-            if is_silent and math.isnan(trajectory.episode_return)
-            else [_return_fact(trajectory)]
-        ),
+        *([_return_fact(trajectory)] if says_return else []),
         *([] if is_short else trained),
         fact("", counted(trajectory.num_turns, "turn")),
         *(_badge(label, "plain") for label in labels),
@@ -193,13 +191,6 @@ def _advantage_fact(trajectory: Trajectory, advantage: float | None) -> list[str
     """What the file of another trainer does not hold is left out."""
     is_left_out = advantage is None and trajectory.split is Split.IMPORT
     return [] if is_left_out else [fact("advantage", _number(advantage))]
-
-
-def _ended(trajectory: Trajectory) -> list[str]:
-    """How an episode ended, where that is known."""
-    if trajectory.stop_reason is StopReason.UNKNOWN:
-        return []
-    return [fact("ended by", trajectory.stop_reason.value)]
 
 
 def _kept_badge(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
@@ -244,27 +235,30 @@ def turn_facts(turn: Turn) -> str:
 
 
 def turn_html(
-    turn: Turn, reply: str, hits: Sequence[str], *, observation: str, boards: str, is_now: bool
+    trajectory: Trajectory,
+    index: int,
+    reply: str,
+    hits: Sequence[str] = (),
+    *,
+    is_now: bool = False,
 ) -> str:
-    """What the policy saw at a turn, and below it what it said; a `<div>`.
+    """What the policy saw at a turn, below it what it said, and beside it the board; a `<div>`.
 
     Args:
         reply: The response as HTML.
         hits: What a search matched in the observation.
-        observation: What of the observation is shown: `observation_of`.
-        boards: What stands beside it, as HTML.
         is_now: It is the turn that the address names.
     """
+    turn = trajectory.turns[index]
     if turn.observation or turn.response:
-        asked = ""
-        if observation:
-            asked = f'<div class="es-asked">{text_box(observation, hits)}</div>'
+        new = beyond_results(turn.observation, trajectory.turns[index - 1] if index else None)
+        asked = f'<div class="es-asked">{text_box(new, hits)}</div>' if new else ""
         said = f'{asked}<div class="es-reply">{reply}</div>{calls_html(turn)}'
     else:  # a file of numbers only
         said = '<div class="es-note">the file holds no text of this turn</div>'
     return (
         f'<div class="es-turn{" es-now" * is_now}"><div class="es-said">{turn_line(turn)}{said}'
-        f"</div>{boards}</div>"
+        f"</div>{turn_boards(trajectory, index)}</div>"
     )
 
 
@@ -278,22 +272,19 @@ def turn_line(turn: Turn) -> str:
         else ""
         if turn.is_valid is None
         else _badge("no action", "bad"),
-        *_rewarded(turn.reward),
+        *([fact("reward", _earned(turn.reward))] if turn.reward else []),
         *_flag(turn.is_valid, "", _badge("not valid", "bad")),
         *_flag(turn.is_effective, "", _badge("action had no effect", "bad")),
     ]
     return f'<div class="es-facts">{"".join(line)}</div>'
 
 
-def observation_of(turn: Turn, before: Turn | None) -> str:
-    """What a turn was shown beyond the results of the calls before it, which stand with the calls.
+def beyond_results(observation: str, before: Turn | None) -> str:
+    """What was shown beyond the results of the calls of the turn before, which stand with these.
 
     All of it where it does not begin with these results.
     """
-    return _beyond_results(turn.observation, () if before is None else before.calls)
-
-
-def _beyond_results(observation: str, calls: Sequence[ToolCall]) -> str:
+    calls = () if before is None else before.calls
     rest = observation
     for call in calls[:MAX_CALLS]:
         rest = rest.lstrip().removeprefix(RESULT_OPEN).lstrip()
@@ -301,13 +292,6 @@ def _beyond_results(observation: str, calls: Sequence[ToolCall]) -> str:
             return observation
         rest = rest[len(call.result.strip()) :].lstrip().removeprefix(RESULT_CLOSE)
     return rest.strip() if calls else observation
-
-
-def _rewarded(reward: float) -> list[str]:
-    """The reward of a turn, unless it is 0."""
-    if math.isnan(reward):
-        return [fact("reward", "unknown")]
-    return [fact("reward", _number(reward))] if reward else []
 
 
 def calls_html(turn: Turn) -> str:
@@ -372,7 +356,10 @@ def turn_boards(trajectory: Trajectory, index: int) -> str:
         has_slipped = index > 0 and trajectory.turns[index - 1].info.get("slipped", 0) > 0
         slip = (("slip", player),) if has_slipped and player is not None else ()
         caption = "after a slip" if slip else ""
-        shots.append(_figure(_board(frame, (*_start(trajectory), *slip)), caption))
+        # A board small, a card as wide as one can read it.
+        width = 360 if isinstance(read_frame(frame), Card) else BOARD_PX
+        board = board_html(frame, (*_start(trajectory), *slip), max_width=width)
+        shots.append(_figure(board, caption))
     if image is not None:
         # Of an imported trajectory nobody says what was shown.
         is_own = trajectory.source is None
@@ -380,12 +367,6 @@ def turn_boards(trajectory: Trajectory, index: int) -> str:
         caption = "image afterwards" if is_end else caption
         shots.append(_figure(picture_html(image, caption, max_width=BOARD_PX), caption))
     return f'<div class="es-boards">{"".join(shots)}</div>' if shots else ""
-
-
-def _board(frame: str, marks: Sequence[tuple[str, Position]]) -> str:
-    """A board small, a card as wide as one can read it."""
-    width = 360 if isinstance(read_frame(frame), Card) else BOARD_PX
-    return board_html(frame, marks, max_width=width)
 
 
 def _figure(image: str, caption: str) -> str:
@@ -400,41 +381,19 @@ def heading(text: str) -> str:
 
 def text_box(text: str, hits: Sequence[str] = ()) -> str:
     """Hostile text in a box, newlines kept, with what a search matched in it marked."""
-    safe, left_out = cut(text)
-    note = f'<span class="es-cut">[{cut_note(left_out)}]</span>' if left_out else ""
-    return f'<div class="es-text" dir="auto">{marked(safe, hits) or "&#160;"}{note}</div>'
+    return f'<div class="es-text" dir="auto">{escape(text, hits=hits) or "&#160;"}</div>'
 
 
 def ending_html(trajectory: Trajectory) -> str:
     """What the policy would have seen next; empty where nothing is stored."""
-    last = trajectory.turns[-1].calls if trajectory.turns else ()
-    text = _beyond_results(trajectory.final_observation, last)
+    last = trajectory.turns[-1] if trajectory.turns else None
+    text = beyond_results(trajectory.final_observation, last)
     boards = turn_boards(trajectory, trajectory.num_turns)
     if not text and not boards:
         return ""
     box = text_box(text) if text else ""
     said = f'<div class="es-said es-asked">{heading("After the last turn")}{box}</div>'
     return f'<div class="es-turn es-end">{said}{boards}</div>'
-
-
-def turn_of(
-    trajectory: Trajectory,
-    index: int,
-    reply: str,
-    hits: Sequence[str] = (),
-    *,
-    is_now: bool = False,
-) -> str:
-    """A turn of an episode with its board beside it; arguments as of `turn_html`."""
-    turn = trajectory.turns[index]
-    return turn_html(
-        turn,
-        reply,
-        hits,
-        observation=observation_of(turn, trajectory.turns[index - 1] if index else None),
-        boards=turn_boards(trajectory, index),
-        is_now=is_now,
-    )
 
 
 def reply_html(
@@ -481,7 +440,7 @@ def episode_html(
     for turn in trajectory.turns[:most_turns]:
         pieces_of = (lambda _: None) if detokenizer is None else detokenizer.pieces
         reply = reply_html(turn, outcome, colours, pieces_of)
-        parts.append(turn_of(trajectory, turn.index, reply))
+        parts.append(turn_html(trajectory, turn.index, reply))
     left_out = trajectory.num_turns - most_turns
     more = f'<div class="es-note">{left_out} more turns are not shown</div>'
     return "".join([*parts, more if left_out > 0 else ending_html(trajectory), "</div>"])

@@ -60,7 +60,7 @@ def conversation(
             each, outcome, colours, pieces_of, hits=hits, is_short=not is_now
         )
         seen = matched(each.observation)
-        parts.append(replay_html.turn_of(trajectory, each.index, reply, seen, is_now=is_now))
+        parts.append(replay_html.turn_html(trajectory, each.index, reply, seen, is_now=is_now))
     later = trajectory.num_turns - first - len(turns_shown)
     parts += (
         [f'<div class="es-note">{later} later turns</div>']
@@ -121,8 +121,8 @@ def comparison(trajectory: Trajectory, other: Trajectory, turn: int | None) -> N
     """Two episodes in one scroll, turn by turn, with the words marked that only one of them has."""
     first = diff.first_difference(trajectory, other)
     heads = "".join(
-        f'<div class="es-facts"><span class="{css}">{_name(each)}</span>'
-        f"{replay_html.headline(each, None, is_short=True)}</div>"
+        f'<div class="es-facts"><span class="{css}">step {each.step}, sibling '
+        f"{each.sibling_index}</span>{replay_html.headline(each, None, is_short=True)}</div>"
         for css, each in (("es-left", trajectory), ("es-right", other))
     )
     if first is None:
@@ -135,10 +135,6 @@ def comparison(trajectory: Trajectory, other: Trajectory, turn: int | None) -> N
         f'<div class="es-two"><div {replay_html.TALK}>'
         f"{diff.episodes_html(trajectory, other, now)}</div></div>"
     )
-
-
-def _name(trajectory: Trajectory) -> str:
-    return f"step {trajectory.step}, sibling {trajectory.sibling_index}"
 
 
 def heat_choice(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> None:

@@ -19,7 +19,7 @@ from echoscope.text.amounts import counted
 from ..escaping import visible
 from ..labels import number_words
 from ..live.scripts import component
-from .kept import success_word
+from .kept import kept_word, success_word
 
 MAX_EPISODES = 4_096
 """Of a step, first groups first."""
@@ -100,15 +100,11 @@ def _cell(row: Mapping[Any, Any], notes: EpisodeNotes) -> tuple[str, str, str]:
     parts = [outcome]
     if not pd.isna(row["episode_return"]):
         parts.append(f"return {number_words(row['episode_return'])}")
-    is_dropped = _is_dropped(row)
+    is_dropped = kept_word(row["kept"]) == "dropped"
     parts += ["not trained on"] * is_dropped
     parts += [f"label {label}" for label in notes.of(row["attempt"], str(row["id"])).labels]
     words = f"Group {row['group_index']}, sibling {row['sibling_index']}: {', '.join(parts)}"
     return str(row["id"]), _CSS[outcome] + " es-hollow" * is_dropped, visible(words, 300)
-
-
-def _is_dropped(row: Mapping[Any, Any]) -> bool:
-    return not pd.isna(row["kept"]) and not row["kept"]
 
 
 def legend_html(rows: pd.DataFrame) -> str:

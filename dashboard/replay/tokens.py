@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import get_args
 
 from echoscope.store.records import FloatArray64, Span, Turn
@@ -245,16 +246,12 @@ def _piece_html(piece: str) -> str:
 
 def _token_regions(turn: Turn, pieces: Sequence[str]) -> list[str]:
     """Per token a class of its region; empty where the pieces do not spell the response."""
-    ends, position = [], 0
-    for piece in pieces:
-        position += len(piece)
-        ends.append(position)
     if not "".join(pieces).startswith(turn.response):
         return [""] * len(pieces)
     regions = _regions(turn)
     starts = [span[0] for _, span in regions]
     classes = []
-    for piece, end in zip(pieces, ends, strict=True):
+    for piece, end in zip(pieces, accumulate(map(len, pieces)), strict=True):
         index = bisect_right(starts, max(end - max(len(piece), 1), 0)) - 1
         name = regions[index][0] if regions and end <= len(turn.response) else "outside"
         classes.append("" if name == "reasoning" else f" es-{name}")
