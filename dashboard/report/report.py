@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from html import escape as escape_html
 from pathlib import Path
 
-from echoscope.diagnostics.judge.record import Shown, Verdict
+from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.store.errors import QueryError
 from echoscope.store.models import Detokenizer, load_detokenizer, tokenizer_folders
@@ -106,7 +106,7 @@ def make_report(path: Path, *, chosen: Sequence[str] = (), progress: Progress | 
     parts = [
         verdict_html.box(verdict),
         *_claims(figures, verdict),
-        *_examples(run, examples.places, examples.words),
+        *_examples(run, examples),
         *_settings(run, verdict, figures),
         verdict_html.grounds(verdict),
         *_curves(figures),
@@ -121,13 +121,12 @@ def make_report(path: Path, *, chosen: Sequence[str] = (), progress: Progress | 
         for key, value in sorted(flat(info.config).items())
     ]
     parts.append(f"<details><summary>Configuration</summary>{verdict_html.table(rows)}</details>")
-    styles = (verdict_html.STYLE, tokens.STYLE, replay_html.STYLE)
     text = PAGE.format(
         title=escape_html(visible(f"{run.path.name}: {verdict.state_words}", 200)),
         head=_head(run),
         body="\n".join(parts),
         style=STYLE,
-        styles="".join(styles),
+        styles=verdict_html.STYLE + tokens.STYLE + replay_html.STYLE,
     )
     # `runs/demo` in place of `/home/ann/work/runs/demo`: a reader sits at another machine.
     folder = run.path.absolute().parents[1]
@@ -143,35 +142,36 @@ def _heading(text: str) -> str:
     return f"<h2>{escape(text)}</h2>"
 
 
+def _section(title: str, figures: Sequence[str]) -> list[str]:
+    """Figures side by side under a heading; nothing without figures."""
+    grid = f'<div class="grid">{"".join(figures)}</div>'
+    return [_heading(title), grid] if figures else []
+
+
 def _figure(picture: str, words: str = "", title: str = "") -> str:
     head = f"<h3>{escape(title)}</h3>" if title else ""
     return f"<figure>{head}{picture}<figcaption>{escape(words, 1000)}</figcaption></figure>"
 
 
-def _grid(figures: Sequence[str]) -> str:
-    return f'<div class="grid">{"".join(figures)}</div>'
-
-
 def _claims(figures: RunFigures, verdict: Verdict) -> list[str]:
     """The charts that prove the verdict, each with what is claimed of it."""
-    charts = claim_charts(figures, evidence_rows(verdict))
     drawn = [
         _figure(picture(chart.spec, chart.alt), capitalised("; ".join(chart.words)))
-        for chart in charts
+        for chart in claim_charts(figures, evidence_rows(verdict))
     ]
-    return [_heading("What the verdict rests on"), _grid(drawn)] if drawn else []
+    return _section("What the verdict rests on", drawn)
 
 
-def _examples(run: RunReader, places: Sequence[Shown], words: str) -> list[str]:
+def _examples(run: RunReader, examples: Telling) -> list[str]:
     """Replies to different prompts side by side, which show the verdict."""
     drawn = []
-    for example in places[:EXAMPLES]:
+    for example in examples.places[:EXAMPLES]:
         turns = run.trajectory(example.trajectory_id).turns
         if example.turn < len(turns):
             title = f"Step {parse_trajectory_id(example.trajectory_id)[1]}, turn {example.turn}"
             html = example_html(turns[example.turn], example)
             drawn.append(_figure(html, capitalised(example.note), title))
-    return [_heading(capitalised(words or "examples")), _grid(drawn)] if drawn else []
+    return _section(capitalised(examples.words or "examples"), drawn)
 
 
 def _settings(run: RunReader, verdict: Verdict, figures: RunFigures) -> list[str]:
@@ -210,7 +210,7 @@ def _curves(figures: RunFigures) -> list[str]:
         spec = figure.draw(figures.run, None)
         if spec is not None:
             drawn.append(_figure(picture(spec, figure.title), figure.help, figure.title))
-    return [_heading("Curves"), _grid(drawn)] if drawn else []
+    return _section("Curves", drawn)
 
 
 def _happened(run: RunReader) -> list[str]:

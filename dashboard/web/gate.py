@@ -46,6 +46,8 @@ LOGIN_PATH = "/login"
 HEALTH_PATH = "/api/health"
 """Answers without a session: whether the server is up, and nothing else."""
 TOKEN_PARAM = "token"
+PER_CLIENT, PER_WINDOW, WINDOW_S = 5, 60, 60.0
+"""Attempts that one client, and all together, may fail within so many seconds."""
 _MAX_FORM = 8_192
 _MAX_ADDRESSES = 1_000
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -158,41 +160,30 @@ class AttemptLimit:
     are begun together and finished later are limited like those that follow each other.
     """
 
-    per_client: int = 5
-    per_minute: int = 60
-    window_s: float = 60.0
     clock: Callable[[], float] = time.monotonic
-    _begun: dict[str, list[float]] = field(default_factory=dict)
+    _begun: list[tuple[float, str]] = field(default_factory=list)
+    """When, and who; in order."""
 
     def wait_s(self, client: str) -> float:
         """Seconds until this client may try again; 0 for now."""
         now = self.clock()
-        for name in list(self._begun):
-            recent = [begun_at for begun_at in self._begun[name] if now - begun_at < self.window_s]
-            if recent:
-                self._begun[name] = recent
-            else:
-                del self._begun[name]
-        own = self._begun.get(client, [])
-        everyone = sorted(begun_at for times in self._begun.values() for begun_at in times)
-        waits = [0.0]
-        if len(own) >= self.per_client:
-            waits.append(own[-self.per_client] + self.window_s - now)
-        if len(everyone) >= self.per_minute:
-            waits.append(everyone[-self.per_minute] + self.window_s - now)
-        return max(waits)
+        self._begun = [attempt for attempt in self._begun if now - attempt[0] < WINDOW_S]
+        everyone = [begun_at for begun_at, _ in self._begun]
+        own = [begun_at for begun_at, who in self._begun if who == client]
+        limited = ((own, PER_CLIENT), (everyone, PER_WINDOW))
+        waits = [times[-most] + WINDOW_S - now for times, most in limited if len(times) >= most]
+        return max(waits, default=0.0)
 
-    def begin(self, client: str) -> float:
+    def begin(self, client: str) -> tuple[float, str]:
         """Count an attempt; the mark that takes it back."""
-        begun_at = self.clock()
-        self._begun.setdefault(client, []).append(begun_at)
-        return begun_at
+        attempt = self.clock(), client
+        self._begun.append(attempt)
+        return attempt
 
-    def take_back(self, client: str, mark: float) -> None:
-        """The attempt that began at `mark` gave the right answer."""
-        times = self._begun.get(client, [])
-        if mark in times:
-            times.remove(mark)
+    def take_back(self, attempt: tuple[float, str]) -> None:
+        """The attempt gave the right answer."""
+        if attempt in self._begun:
+            self._begun.remove(attempt)
 
 
 class LoginLimit:
@@ -357,7 +348,7 @@ class Gate:
         if not _is_equal(form.get("password", [""])[0], self._policy.secret):
             name = "password" if self._policy.password else "token"
             return self._login_page(target, f"That is not the {name}.")
-        limit.take_back(client, mark)
+        limit.take_back(mark)
         self._limit.remember(address)
         return self._let_in(request, target)
 
