@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from echoscope.diagnostics.judge.alarms import COLLAPSED_IN_PART
@@ -114,6 +115,11 @@ def _luminance(color: str) -> float:
     shares = [channel / 255 for channel in _channels(color)]
     red, green, blue = (s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def style_sheet(css: Path) -> str:
+    """A file as the element of a page; in one line, because boards bring theirs along."""
+    return f"<style>{' '.join(css.read_text(encoding='utf-8').split())}</style>"
 
 
 def icon(colour: Colour) -> str:

@@ -14,10 +14,12 @@ import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape as xml_escape
+from pathlib import Path
 
 from echoscope.text.png import PictureError, picture_size
 from echoscope.text.sentences import wrapped
 
+from ..charts.theme import style_sheet
 from ..escaping import attribute, visible
 from .frames import Card, Frame, Grid, Overlay, Position, read_frame
 
@@ -27,28 +29,8 @@ _LINE_HEIGHT = 18
 _CARD_COLUMNS = 40
 _MAX_NUMBERED = 24
 """Rows and columns up to which their numbers stand at the edge."""
-
-_LIGHT = (
-    "--paper:#fff;--ink:#1d232b;--line:#b9bec6;--floor:#f3f0e9;--ice:#dcecf7;--frost:#9fc3dd;"
-    "--wall:#5b616b;--mortar:#888f9a;--hole:#1b2f4b;--in-hole:#fff;--goal:#1b7f4d;"
-    "--box:#c08a45;--box-line:#4f3512;--target:#c2502f;--player:#2f5fc4;--on-player:#fff;"
-    "--mark:#6f3fa0;--other:#e3dcee"
-)
-_DARK = (
-    "--paper:#14181f;--ink:#e8ebf0;--line:#4a515c;--floor:#2a2a29;--ice:#243747;--frost:#4b6f8b;"
-    "--wall:#8b929d;--mortar:#626974;--hole:#05080d;--in-hole:#dfe6ee;--goal:#46c98a;"
-    "--box:#b98847;--box-line:#2a1b06;--target:#f0875f;--player:#7fa5f5;--on-player:#0e1420;"
-    "--mark:#c79cf0;--other:#3b3347"
-)
-_STYLE = (
-    # Shapes are shown through <use>, where only selectors of a single element match.
-    f".es-board{{{_LIGHT}}}@media (prefers-color-scheme:dark){{.es-board{{{_DARK}}}}}"
-    ".es-l{font:600 11px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
-    "fill:var(--ink);text-anchor:middle}"
-    ".es-n{font-size:9px;font-weight:400;opacity:.75}"
-    ".es-c{text-anchor:start;font-weight:400;font-size:12px;white-space:pre}"
-    ".es-h{text-anchor:start;font-size:13px}"
-)
+_STYLE = style_sheet(Path(__file__).parent / "css" / "boards.css")
+"""Shapes are shown through `<use>`, where only selectors of a single element match."""
 
 
 def _rect(fill: str) -> str:
@@ -246,7 +228,7 @@ def _svg(content: Frame) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" class="es-board" role="img" '
         f'viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
         f"<title>{title}</title><desc>{xml_escape(visible(describe(content), 4_000))}</desc>"
-        f"<style>{_STYLE}</style>{body}</svg>"
+        f"{_STYLE}{body}</svg>"
     )
 
 

@@ -14,8 +14,8 @@ from echoscope.text.sentences import capitalised
 from ..data import queries
 from ..page import ui, url_state
 from ..page.url_state import MAX_TEXT, choose, number, type_in
+from ..words import SPLITS
 from . import notes as notes_box
-from .kept import SPLITS
 from .listing import KEPT, NEWEST, ORDERS, SUCCESS, WORST, Asked, Listed, listed
 
 STEP_PX, SPLIT_PX = 136, 128

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import zip_longest
+from pathlib import Path
 
 from echoscope.store.records import Trajectory, Turn
 
+from ..charts.theme import style_sheet
 from ..escaping import cut_note, escape_fragment
 from .html import turn_line
 
@@ -24,18 +26,7 @@ _BOTH = "es-both"
 """Of a cell that is as wide as two."""
 _WORD = re.compile(r"\w+\s*|[^\w\s]+\s*|\s+")
 
-STYLE = (
-    "<style>"
-    ".es-pair{display:grid;grid-template-columns:minmax(0,1fr) minmax(0,1fr);gap:.2rem 1.2rem;"
-    "padding:.3rem 0 .6rem}.es-pair>.es-both{grid-column:1/-1}"
-    ".es-two .es-talk{height:calc(100vh - 13.2rem)}.es-two .es-turn{display:block}"
-    ".es-left{background:light-dark(#fde3cf,#5c3413);border-radius:2px;"
-    "border-bottom:2px solid light-dark(#b3541e,#f0a26b)}"
-    ".es-right{background:light-dark(#d5e6fb,#173a63);border-radius:2px;"
-    "border-bottom:2px dotted light-dark(#1f5fae,#7fb0ef)}"
-    "@media(max-width:640px){.es-two .es-pair{grid-template-columns:minmax(0,1fr)}}"
-    "</style>"
-)
+STYLE = style_sheet(Path(__file__).parent / "css" / "difference.css")
 
 
 @dataclass(frozen=True, slots=True)

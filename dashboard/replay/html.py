@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from echoscope.store.importers.draft import reconstructions
 from echoscope.store.models import Detokenizer
@@ -19,52 +20,16 @@ from echoscope.store.records import (
 )
 from echoscope.text.amounts import counted
 
+from ..charts.theme import style_sheet
 from ..escaping import attribute, escape
 from ..labels import number_words
-from ..words import NONE
+from ..words import NEVER_TRAINED, NONE, SPLITS, UNKNOWN, kept_word
 from . import tokens
 from .boards import board_html, picture_html, player_position
 from .frames import Card, Position, read_frame
 from .heat import HEATS, Heat, Scale, available, trajectory_scale
-from .kept import NEVER_TRAINED, SPLITS, UNKNOWN, kept_word
 
-STYLE = (
-    "<style>"
-    ".es-facts{display:flex;flex-wrap:wrap;gap:.15rem 1.1rem;font-size:.88rem;line-height:1.55;"
-    "padding:.1rem 0}"
-    ".es-facts span{white-space:nowrap;font-variant-numeric:tabular-nums}"
-    ".es-facts .es-long{white-space:normal;overflow-wrap:anywhere}"
-    ".es-facts i{font-style:normal;opacity:.72;margin-right:.3rem}"
-    ".es-badge{display:inline-block;border:1px solid currentColor;border-radius:.6rem;"
-    "padding:0 .5rem;font-weight:600}"
-    ".es-good{color:light-dark(#146c46,#56c596)}.es-bad{color:light-dark(#b3261e,#ff8a80)}"
-    ".es-plain{opacity:.75}"
-    ".es-boards{display:flex;flex-wrap:wrap;gap:.6rem;align-items:flex-start}"
-    ".es-boards figure{margin:0;flex:0 1 auto;min-width:8rem;max-width:100%}"
-    ".es-boards figcaption{font-size:.78rem;opacity:.75}"
-    ".es-head{font-weight:600;font-size:.8rem;line-height:1.6;opacity:.7;margin-top:.35rem}"
-    ".es-talk{overflow-y:auto;position:relative;height:calc(100vh - 11rem);min-height:18rem;"
-    "border-top:1px solid rgba(128,128,128,.35)}"
-    ".es-turn{border-left:3px solid transparent;padding:.5rem 0 .5rem .7rem;display:grid;"
-    "grid-template-columns:minmax(0,1fr) auto;column-gap:1.2rem;align-items:start}"
-    ".es-turn.es-now{border-left-color:#3b6fd4}.es-turn>.es-said{max-width:52rem}"
-    ".es-turn .es-facts{font-size:.85rem}"
-    ".es-talk .es-text{border:0;padding:0;font:inherit;font-size:.95rem;line-height:1.55}"
-    ".es-talk .es-asked .es-text,.es-talk .es-strip{padding:.3rem .6rem;border-radius:.3rem;"
-    "font:12.5px/1.45 ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
-    "background:rgba(128,128,128,.1)}"
-    ".es-asked{padding:.15rem 0}"
-    ".es-call{display:grid;grid-template-columns:fit-content(12rem) minmax(0,1fr);"
-    "gap:0 .8rem;font-size:.85rem;"
-    "border-left:3px solid #8a63d2;margin:.3rem 0;padding-left:.55rem}"
-    ".es-call>.es-facts,.es-call-name{grid-column:1/-1}"
-    ".es-call-name{font-family:monospace;font-weight:600;overflow-wrap:anywhere}"
-    ".es-call-key{overflow-wrap:anywhere;color:color-mix(in srgb,currentColor 70%,transparent)}"
-    ".es-call-value{font-family:monospace;white-space:pre-wrap;overflow-wrap:anywhere}"
-    "@media(max-width:640px){.es-talk{height:auto;max-height:54vh;min-height:0}"
-    ".es-turn{grid-template-columns:minmax(0,1fr)}}"
-    "</style>"
-)
+STYLE = style_sheet(Path(__file__).parent / "css" / "episode.css")
 HEAT_ORDER = ("information", "advantage", "entropy", "logprob")
 OTHER_TEXT, OTHER_TOKENS = 4_000, 500
 """Characters and tokens of a response that stands beside the chosen one."""

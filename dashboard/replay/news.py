@@ -12,7 +12,7 @@ from ..live.pulses import Pulse
 from ..live.refreshing import follow
 from ..page import ui
 from ..page.url_state import go
-from .kept import NEVER_TRAINED
+from ..words import NEVER_TRAINED
 from .listing import Listed
 
 _READING = ("step", "trajectory", "turn", "page")

@@ -12,12 +12,14 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import get_args
 
 from echoscope.store.records import FloatArray64, Span, Turn
 from echoscope.text.replies import THINK_CLOSE
 from echoscope.text.tool_calls import ToolFormat, find_calls
 
+from ..charts.theme import style_sheet
 from ..escaping import cut_note, escape_fragment, marked
 from .heat import LEVELS, Heat, Scale
 
@@ -30,47 +32,7 @@ _FENCE = re.compile(r"(```.*?```)", re.DOTALL)
 _RETURN_SIGN = '<span class="es-nl">&#8629;</span>'
 
 
-def _level_rules() -> str:
-    rules = []
-    for level in range(1, LEVELS + 1):
-        opacity = 0.08 + 0.52 * level / LEVELS
-        rules.append(f".es-p{level}{{background:rgba(213,94,0,{opacity:.2f})}}")
-        rules.append(
-            f".es-n{level}{{background:rgba(0,114,178,{opacity:.2f});"
-            "border-bottom:1px dotted currentColor}"
-        )
-    return "".join(rules)
-
-
-STYLE = (
-    "<style>"
-    ".es-code{font-family:ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
-    "font-size:.9em}"
-    ".es-text{white-space:pre-wrap;overflow-wrap:anywhere;overflow:hidden;contain:paint;"
-    "font:13.5px/1.65 ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
-    "padding:.55rem .7rem;border:1px solid rgba(128,128,128,.35);border-radius:.4rem}"
-    ".es-ctl{border:1px solid currentColor;border-radius:3px;font-size:.75em;padding:0 3px;"
-    "margin:0 1px;opacity:.8;white-space:nowrap;unicode-bidi:isolate}"
-    ".es-cut,.es-note{opacity:.75;font-style:italic}"
-    ".es-nl,.es-tag,.es-outside{color:color-mix(in srgb,currentColor 72%,transparent)}"
-    ".es-hit{background:light-dark(#ffe58a,#7a5f00);border-radius:2px}"
-    ".es-answer{font-weight:600}"
-    ".es-region{border-left:3px solid rgba(128,128,128,.5);padding-left:.55rem;margin:.15rem 0}"
-    ".es-region-answer{border-left-color:#3b6fd4}"
-    ".es-name{display:block;font-family:'Source Sans',system-ui,sans-serif;font-weight:600;"
-    "font-size:.72rem;opacity:.7;letter-spacing:.03em;white-space:normal}"
-    ".es-t{border-radius:2px;box-shadow:inset -1px 0 rgba(128,128,128,.22)}"
-    ".es-t:hover{outline:1px solid currentColor}"
-    ".es-void{opacity:.5;font-size:.75em}"
-    ".es-strip{line-height:1;padding:.4rem 0}"
-    ".es-cell{display:inline-block;width:9px;height:16px;margin:0 1px 1px 0;"
-    "border:1px solid rgba(128,128,128,.3)}"
-    ".es-legend{font-size:.8rem;line-height:1.7;padding:.2rem 0}"
-    ".es-key{display:inline-block;padding:0 .4rem;border:1px solid rgba(128,128,128,.3);"
-    "min-width:2.6em;text-align:center;font-variant-numeric:tabular-nums}"
-    f".es-x{{text-decoration:line-through;opacity:.7}}{_level_rules()}"
-    "</style>"
-)
+STYLE = style_sheet(Path(__file__).parent / "css" / "tokens.css")
 
 
 def level_class(level: int) -> str:
