@@ -25,7 +25,7 @@ from .heat import LEVELS, Heat, Scale
 
 MAX_TOKENS, MAX_CHARS = 2_000, 20_000
 """Of a response that are shown; a trajectory can be downloaded as a whole."""
-_TAG = re.compile(r"</?(?:think|answer|ans)>")
+_TAG = re.compile(r"(</?(?:think|answer|ans)>)")
 _AROUND = {"reasoning": ("<think>", THINK_CLOSE), "answer": ("<answer>", "</answer>")}
 """Region -> the tags that begin and end it."""
 _FENCE = re.compile(r"(```.*?```)", re.DOTALL)
@@ -115,12 +115,12 @@ def _prose(text: str, hits: Sequence[str]) -> str:
 
 def _region_html(name: str, text: str, hits: Sequence[str], label: str) -> str:
     if name == "outside":
-        parts, position = [], 0
-        for tag in _TAG.finditer(text):
-            parts.append(_outside(text[position : tag.start()], hits))
-            parts.append(f'<span class="es-tag">{escape_fragment(tag.group())}</span>')
-            position = tag.end()
-        return "".join([*parts, _outside(text[position:], hits)])
+        return "".join(
+            f'<span class="es-tag">{escape_fragment(part)}</span>'
+            if n % 2
+            else _outside(part, hits)
+            for n, part in enumerate(_TAG.split(text))
+        )
     return (
         f'<div class="es-region es-region-{name}"><span class="es-name">{label}</span>'
         f'<span class="es-{name}">{_prose(text.strip(), hits)}</span></div>'

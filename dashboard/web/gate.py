@@ -300,13 +300,13 @@ class Gate:
     def _open_link(self, connection: HTTPConnection) -> Response:
         """The answer to a printed link: the same address without its token, and a session."""
         kept = [pair for pair in connection.query_params.multi_items() if pair[0] != TOKEN_PARAM]
-        target = connection.url.path + (f"?{urlencode(kept)}" if kept else "")
+        target = _local(connection.url.path + (f"?{urlencode(kept)}" if kept else ""))
         if not _is_equal(connection.query_params[TOKEN_PARAM], self._policy.token):
             if self._sessions.is_valid(connection.cookies.get(self._cookie, "")):
-                return _moved(_local(target))  # an old link, in a browser that was let in before
+                return _moved(target)  # an old link, in a browser that was let in before
             message = "The token of this link is not the one of this dashboard."
-            return self._login_page(_local(target), message)
-        return self._let_in(connection, _local(target))
+            return self._login_page(target, message)
+        return self._let_in(connection, target)
 
     async def _ask(self, request: Request) -> Response:
         """Ask a client without a session for the password or the token."""
