@@ -115,12 +115,10 @@ def _prose(text: str, hits: Sequence[str]) -> str:
 
 def _region_html(name: str, text: str, hits: Sequence[str], label: str) -> str:
     if name == "outside":
-        return "".join(
-            f'<span class="es-tag">{escape_fragment(part)}</span>'
-            if n % 2
-            else _outside(part, hits)
-            for n, part in enumerate(_TAG.split(text))
-        )
+        parts = _TAG.split(text)
+        parts[::2] = [_outside(part, hits) for part in parts[::2]]
+        parts[1::2] = [f'<span class="es-tag">{escape_fragment(tag)}</span>' for tag in parts[1::2]]
+        return "".join(parts)
     return (
         f'<div class="es-region es-region-{name}"><span class="es-name">{label}</span>'
         f'<span class="es-{name}">{_prose(text.strip(), hits)}</span></div>'
