@@ -361,8 +361,7 @@ def _limits(
 ) -> tuple[float, float] | None:
     """What the y axis shows, in logarithms of ten where it has those; None where that is plotly's
     to say."""
-    values = _in_sight(curves, axis, options)
-    finite = values[np.isfinite(values)]
+    finite = _in_sight(curves, axis, options)
     if not len(finite):
         return None
     is_share = _is_share(curves, options)
@@ -390,8 +389,7 @@ def _y_axis(
     options: LineOptions,
     limits: tuple[float, float] | None,
 ) -> dict[str, Any]:
-    values = _in_sight(curves, axis, options)
-    largest = np.abs(values[np.isfinite(values)]).max(initial=0.0)
+    largest = np.abs(_in_sight(curves, axis, options)).max(initial=0.0)
     return {
         "type": "log" if options.log_y else "linear",
         "gridcolor": theme.GRID,
@@ -409,7 +407,7 @@ def _y_axis(
 
 
 def _in_sight(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> FloatArray64:
-    """All values and ends of intervals that lie within the zoom."""
+    """All finite values and ends of intervals that lie within the zoom."""
     parts = [np.empty(0)]
     for curve in curves:
         low, high = options.zoom or (-np.inf, np.inf)
@@ -417,7 +415,8 @@ def _in_sight(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> Floa
         inside = (position >= low) & (position <= high)
         of_curve = (curve.values, curve.low, curve.high, curve.lowest, curve.highest)
         parts += [part[inside] for part in of_curve if part is not None]
-    return np.concatenate(parts)
+    values = np.concatenate(parts)
+    return values[np.isfinite(values)]
 
 
 def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:

@@ -48,19 +48,16 @@ def settings_held(
     Those that were changed during the run come first, then those that advice would change, then
     those that differ from the recipe; at most MAX_SETTINGS.
     """
-    changed = dict.fromkeys(key for change in situation.changes for key in change.values)
-    advised = (
-        dict.fromkeys(key for action in verdict.actions for key in action.settings)
-        if (verdict)
-        else {}
-    )
+    changed = [key for change in situation.changes for key in change.values]
+    actions = verdict.actions if verdict else ()
+    advised = [key for action in actions for key in action.settings]
     name, recipe = situation.recipe
-    keys = [*changed, *(key for key in [*advised, *recipe] if key not in changed)]
+    keys = dict.fromkeys([*changed, *advised, *recipe])
     return {
         key: _held(
             situation, key, last_step, f"{name} has {_words(recipe[key])}" if key in recipe else ""
         )
-        for key in list(dict.fromkeys(keys))[:MAX_SETTINGS]
+        for key in list(keys)[:MAX_SETTINGS]
         if key in changed or situation.setting(key) is not None
     }
 
