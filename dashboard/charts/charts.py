@@ -94,7 +94,11 @@ def line_spec(
     layout["yaxis"] = _y_axis(drawn, axis, options, limits)
     if axis.kind == "step" and not options.zoom:
         layout["xaxis"] |= _whole_steps(drawn)
-    notes = [_axis_name(axis)] if axis.kind == "step" and drawn else []
+    notes = []
+    if axis.kind == "step" and drawn:  # in the corner below the numbers, where it costs no row
+        shift = (-theme.SPACE_PX, -theme.SPACE_PX)
+        name = note(axis.title, (0, 0), "right top", paper="xy", shift=shift, color=theme.QUIET)
+        notes.append(name)
     if title:
         heading = f"<b>{figure_text(title, width=200, limit=120)}</b>{_unit_words(drawn)}"
         keys = ", ".join(curve.key for curve in drawn)
@@ -459,12 +463,6 @@ def _whole_steps(drawn: Sequence[Curve]) -> dict[str, Any]:
 def _needs_legend(curves: Sequence[Curve]) -> bool:
     """A single curve needs one where it is not called as its metric is: it is a part of a chart."""
     return len(curves) > 1 or any(curve.name != metric(curve.key).name for curve in curves)
-
-
-def _axis_name(axis: Axis) -> dict[str, Any]:
-    """In the corner below the numbers of the y axis, where it costs no row."""
-    shift = (-theme.SPACE_PX, -theme.SPACE_PX)
-    return note(axis.title, (0, 0), "right top", paper="xy", shift=shift, color=theme.QUIET)
 
 
 def _legend(listed: Sequence[Curve], labelled: Sequence[Curve]) -> dict[str, Any]:

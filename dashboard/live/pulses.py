@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import info_status
-from echoscope.store.records import Alarm, AlarmSeverity, rule_words
+from echoscope.store.records import AlarmSeverity, rule_words
 from echoscope.store.status import Origin, RunStatus, origin_of
 from echoscope.store.steer.steering import standing
 from echoscope.text.sentences import capitalised
@@ -58,9 +58,11 @@ def pulse(run_id: str) -> Pulse:
             "position": mark(queries.position(run_id)),
             "status": _digest((info.status, info.attempt)),
             "verdict": verdict_mark(_verdict(run_id)),
-            "alarms": _digest([_alarm(alarm) for alarm in queries.open_alarms(run_id)]),
-            "commands": _digest([(alarm.command.command_id, alarm.ack) for alarm in commands]),
-            "checkpoints": _digest([alarm.path for alarm in queries.checkpoints(run_id)]),
+            "alarms": _digest(
+                [(a.alarm_id, a.step, a.severity, a.message) for a in queries.open_alarms(run_id)]
+            ),
+            "commands": _digest([(state.command.command_id, state.ack) for state in commands]),
+            "checkpoints": _digest([saved.path for saved in queries.checkpoints(run_id)]),
             "keys": _digest(queries.metric_keys(run_id)),
         }
     except Problem as trouble:
@@ -136,10 +138,6 @@ def alarm_line(run_id: str) -> Line:
 def newest_line(run_id: str) -> Line:
     """How far the run has come meanwhile."""
     return Line(text=f"The newest step is {queries.info(run_id).last_step}.")
-
-
-def _alarm(alarm: Alarm) -> object:
-    return alarm.alarm_id, alarm.step, alarm.severity, alarm.message
 
 
 def _pace(run_id: str) -> float:

@@ -64,14 +64,14 @@ def _earned(value: float) -> str:
     return "unknown" if math.isnan(value) else _number(value)
 
 
-def _fact_of(name: str, value: str | float | None, form: str = "{}") -> list[str]:
-    """A fact; none where the value is not known."""
-    return [] if value is None else [fact(name, form.format(value), css="es-long")]
+def _fact_of(name: str, value: str | float | None, form: str = "{}") -> str:
+    """A fact; nothing where the value is not known."""
+    return "" if value is None else fact(name, form.format(value), css="es-long")
 
 
-def _flag(value: bool | None, true: str, false: str) -> list[str]:
-    """One of two badges; none where an imported file does not say."""
-    return [] if value is None else [true if value else false]
+def _flag(value: bool | None, true: str, false: str) -> str:
+    """One of two badges; nothing where an imported file does not say."""
+    return "" if value is None else true if value else false
 
 
 def success_badge(is_success: bool | None) -> str:
@@ -82,33 +82,32 @@ def success_badge(is_success: bool | None) -> str:
 
 def trajectory_facts(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
     """Everything that is known about an episode, in a line or two; a `<div>`."""
-    stop = trajectory.stop_reason
+    stop, is_import = trajectory.stop_reason, trajectory.split is Split.IMPORT
+    advantage = outcome.advantage if outcome else None
     terms = {k: v for k, v in trajectory.reward_terms.items() if v or k == "env"}
     parts = [
         success_badge(trajectory.is_success),
         _kept_badge(trajectory, outcome),
         _return_fact(trajectory),
         *(fact(k, _number(v)) for k, v in list(terms.items())[:12] if len(terms) > 1),
-        *_advantage_fact(trajectory, outcome.advantage if outcome else None),
-        *([] if stop is StopReason.UNKNOWN else [fact("ended by", stop.value)]),
+        # What the file of another trainer does not hold is left out.
+        "" if advantage is None and is_import else fact("advantage", _number(advantage)),
+        "" if stop is StopReason.UNKNOWN else fact("ended by", stop.value),
         fact("turns", str(trajectory.num_turns)),
-        *_fact_of("tokens", trajectory.num_sampled_tokens or None, "{:,}"),
-        *_fact_of("time", trajectory.duration_s, "{:.2g} s"),
-        *_fact_of("task", trajectory.tag or None),
-        *_fact_of(
-            "environment", trajectory.env_id if trajectory.env_id != trajectory.tag else None
-        ),
+        _fact_of("tokens", trajectory.num_sampled_tokens or None, "{:,}"),
+        _fact_of("time", trajectory.duration_s, "{:.2g} s"),
+        _fact_of("task", trajectory.tag or None),
+        _fact_of("environment", trajectory.env_id if trajectory.env_id != trajectory.tag else None),
         fact("group", f"{trajectory.group_index}, sibling {trajectory.sibling_index}"),
-        *_fact_of("policy version", trajectory.policy_version),
-        *_fact_of("seed of the task", trajectory.env_seed),
-        *_fact_of("seed of the environment's randomness", trajectory.noise_seed),
+        _fact_of("policy version", trajectory.policy_version),
+        _fact_of("seed of the task", trajectory.env_seed),
+        _fact_of("seed of the environment's randomness", trajectory.noise_seed),
         *(
             _badge(f"reconstructed: {note}", "plain")
             for note in reconstructions(trajectory.extra).values()
         ),
+        _fact_of("from", trajectory.source or None),
     ]
-    if trajectory.source:
-        parts.append(fact("from", trajectory.source, css="es-long"))
     return f'<div class="es-facts">{"".join(parts)}</div>'
 
 
@@ -124,38 +123,36 @@ def headline(
     Args:
         is_short: Leave out what the update made of it.
     """
-    is_cut = trajectory.stop_reason.is_truncated and not trajectory.is_success
-    cut_badge = _badge(f"cut off by {trajectory.stop_reason.value}", "bad")
-    is_dropped = outcome is not None and not outcome.kept
+    stop = trajectory.stop_reason
+    is_cut = stop.is_truncated and not trajectory.is_success
     is_silent = outcome is None and trajectory.split is Split.IMPORT
     says_return = not is_silent or not math.isnan(trajectory.episode_return)
-    trained = [_badge("not trained on", "bad")]
-    if not is_dropped:
-        advantage = outcome.advantage if outcome else None
-        is_never = trajectory.split.value in NEVER_TRAINED
-        trained = [] if advantage is None or is_never else _advantage_fact(trajectory, advantage)
-        word = kept_word(outcome.kept if outcome else None, trajectory.split.value)
-        if word != UNKNOWN:
-            trained.append(_badge(word, "good" if outcome else "plain"))
     parts = [
-        cut_badge if is_cut else success_badge(trajectory.is_success),
-        *([_return_fact(trajectory)] if says_return else []),
-        *([] if is_short else trained),
+        _badge(f"cut off by {stop.value}", "bad")
+        if is_cut
+        else success_badge(trajectory.is_success),
+        _return_fact(trajectory) if says_return else "",
+        "" if is_short else _trained(trajectory, outcome),
         fact("", counted(trajectory.num_turns, "turn")),
         *(_badge(label, "plain") for label in labels),
     ]
     return f'<div class="es-facts">{"".join(parts)}</div>'
 
 
+def _trained(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
+    """What the update made of an episode, in a word, and with which advantage."""
+    if outcome is not None and not outcome.kept:
+        return _badge("not trained on", "bad")
+    split = trajectory.split.value
+    advantage = outcome.advantage if outcome and split not in NEVER_TRAINED else None
+    word = kept_word(outcome.kept if outcome else None, split)
+    badge = "" if word == UNKNOWN else _badge(word, "good" if outcome else "plain")
+    return ("" if advantage is None else fact("advantage", _number(advantage))) + badge
+
+
 def _return_fact(trajectory: Trajectory) -> str:
     value = _earned(trajectory.episode_return)
     return fact("return", value, hint="environment, format and shaping")
-
-
-def _advantage_fact(trajectory: Trajectory, advantage: float | None) -> list[str]:
-    """What the file of another trainer does not hold is left out."""
-    is_left_out = advantage is None and trajectory.split is Split.IMPORT
-    return [] if is_left_out else [fact("advantage", _number(advantage))]
 
 
 def _kept_badge(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
@@ -180,22 +177,21 @@ def turn_facts(turn: Turn) -> str:
     says_actions = bool(actions) or turn.is_valid is not None
     ends = turn.finish_reason.value
     parts = [
-        *([fact("executed", actions or "none", css="es-long")] if says_actions else []),
+        fact("executed", actions or "none", css="es-long") if says_actions else "",
         fact("reward", _earned(turn.reward)),
-        *([fact("format penalty", _number(turn.format_penalty))] if turn.format_penalty else []),
+        fact("format penalty", _number(turn.format_penalty)) if turn.format_penalty else "",
         *(fact(name, _number(value)) for name, value in list(turn.shaping.items())[:8]),
-        *_flag(turn.is_valid, _badge("valid", "good"), _badge("not valid", "bad")),
-        *_flag(
+        _flag(turn.is_valid, _badge("valid", "good"), _badge("not valid", "bad")),
+        _flag(
             turn.is_effective,
             _badge("action had an effect", "plain"),
             _badge("action had no effect", "bad"),
         ),
-        *([] if turn.finish_reason is FinishReason.UNKNOWN else [fact("response ended by", ends)]),
-        *_fact_of("policy version", turn.policy_version),
+        "" if turn.finish_reason is FinishReason.UNKNOWN else fact("response ended by", ends),
+        _fact_of("policy version", turn.policy_version),
         *(fact(name, f"{value:.4g}") for name, value in list(turn.info.items())[:16]),
+        "" if turn.response_tokens is None else fact("tokens", f"{len(turn.response_tokens):,}"),
     ]
-    if turn.response_tokens is not None:
-        parts.append(fact("tokens", f"{len(turn.response_tokens):,}"))
     return f'<div class="es-facts">{"".join(parts)}</div>'
 
 
@@ -237,9 +233,9 @@ def turn_line(turn: Turn) -> str:
         else ""
         if turn.is_valid is None
         else _badge("no action", "bad"),
-        *([fact("reward", _earned(turn.reward))] if turn.reward else []),
-        *_flag(turn.is_valid, "", _badge("not valid", "bad")),
-        *_flag(turn.is_effective, "", _badge("action had no effect", "bad")),
+        fact("reward", _earned(turn.reward)) if turn.reward else "",
+        _flag(turn.is_valid, "", _badge("not valid", "bad")),
+        _flag(turn.is_effective, "", _badge("action had no effect", "bad")),
     ]
     return f'<div class="es-facts">{"".join(line)}</div>'
 

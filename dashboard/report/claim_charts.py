@@ -13,6 +13,7 @@ import numpy as np
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.claims import Level
+from echoscope.diagnostics.judge.rules.base import step_words
 from echoscope.diagnostics.metric_entry import SUCCESS
 from echoscope.text.sentences import capitalised
 
@@ -89,7 +90,6 @@ def _level(level: Level, curve: Curve) -> Trace:
     low, high = (np.array([np.nan, end, np.nan]) for end in (level.low, level.high))
     ends = whiskers(y, low, high, color=theme.CLAIM, thickness=1.5, width=5)
     has_ends = math.isfinite(level.low) and math.isfinite(level.high)
-    over = f"step {first}" if first == last else f"steps {first} to {last}"
     return scatter(
         x=np.array([first, (first + last) / 2, last]),
         y=y,
@@ -102,7 +102,7 @@ def _level(level: Level, curve: Curve) -> Trace:
             "line": {"width": 2, "color": theme.CLAIM},
         },
         **({"error_y": ends} if has_ends else {}),
-        hovertemplate=f"claimed, {over}: %{{y:.3~g}}<extra></extra>",
+        hovertemplate=f"claimed, {step_words(level.steps)}: %{{y:.3~g}}<extra></extra>",
         showlegend=False,
         name=f"claimed of {curve.name}"[:80],
     )

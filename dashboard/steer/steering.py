@@ -100,17 +100,12 @@ def propose(
 ) -> None:
     """Ask for confirmation of a command, in the panel of the page Live."""
     values = dict(changes or {})
-
-    def show() -> None:
-        if values:
-            _preview(run_id, values)
-
     question.propose(
         Draft(
             run_id=run_id,
             question=f"**{_title(action)}.** {_SENTENCES[action]}",
             button=_title(action).lower(),
-            show=show,
+            show=lambda: _preview(run_id, values) if values else None,
             do=lambda author, why: send_command(run_id, action, values, author, why),
             failure="not sent",
             reason=reason,
