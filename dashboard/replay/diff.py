@@ -26,7 +26,7 @@ _BOTH = "es-both"
 """Of a cell that is as wide as two."""
 _WORD = re.compile(r"\w+\s*|[^\w\s]+\s*|\s+")
 
-STYLE = style_sheet(Path(__file__).parent / "css" / "difference.css")
+STYLE = style_sheet(Path(__file__).parent / "look" / "difference.css")
 
 
 @dataclass(frozen=True, slots=True)

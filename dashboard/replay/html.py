@@ -29,7 +29,7 @@ from .boards import board_html, picture_html, player_position
 from .frames import Card, Position, read_frame
 from .heat import HEATS, Heat, Scale, available, trajectory_scale
 
-STYLE = style_sheet(Path(__file__).parent / "css" / "episode.css")
+STYLE = style_sheet(Path(__file__).parent / "look" / "episode.css")
 HEAT_ORDER = ("information", "advantage", "entropy", "logprob")
 OTHER_TEXT, OTHER_TOKENS = 4_000, 500
 """Characters and tokens of a response that stands beside the chosen one."""

@@ -33,7 +33,7 @@ _CSS: Mapping[str, str] = {
     UNKNOWN: "es-unsaid",
 }
 """How an episode ended -> its shape and colour."""
-STYLE = style_sheet(Path(__file__).parent / "css" / "strip.css")
+STYLE = style_sheet(Path(__file__).parent / "look" / "strip.css")
 
 
 def outcome_of(is_success: Any, stop_reason: str) -> str:

@@ -32,7 +32,7 @@ _FENCE = re.compile(r"(```.*?```)", re.DOTALL)
 _RETURN_SIGN = '<span class="es-nl">&#8629;</span>'
 
 
-STYLE = style_sheet(Path(__file__).parent / "css" / "tokens.css")
+STYLE = style_sheet(Path(__file__).parent / "look" / "tokens.css")
 
 
 def level_class(level: int) -> str:
