@@ -50,7 +50,6 @@ _LEAST_NATS = 1e-4
 NOTHING = "No value was measured."
 STEP_TOLD = ", step %{customdata[0]:d}"
 """Where hovering does not say the step of all curves above them."""
-_LINE = "rgba(128,128,128,0.45)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -439,14 +438,14 @@ def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
             "title": {"text": "" if axis.kind == "step" else axis.title, "standoff": 4},
             "tickfont": {"size": theme.LABEL_PX},
             "gridcolor": theme.GRID,
-            "linecolor": _LINE,
+            "linecolor": theme.LINE,
             "zeroline": False,
             "showspikes": True,
             "spikemode": "across",
             "spikesnap": "cursor",
             "spikethickness": 1,
             "spikedash": "solid",
-            "spikecolor": _LINE,
+            "spikecolor": theme.LINE,
             "automargin": axis.kind != "step",
             **({"range": list(options.zoom)} if options.zoom else {}),
         },

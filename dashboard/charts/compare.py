@@ -54,7 +54,6 @@ are as far as can be from those before them."""
 _FEW_CURVES = 8
 """Curves up to which hovering lists all of them at a step."""
 HEIGHT = 270
-GRID = "rgba(128,128,128,0.45)"
 
 
 def colors(
@@ -80,15 +79,11 @@ def band_spec(key: str, curves: Sequence[MeanCurve], axis: Axis, options: LineOp
     by_name = {figure_label(curve.name): curve for curve in curves}
     for trace in spec["data"]:
         curve = by_name.get(trace.get("name", ""))
-        if curve is not None and "customdata" in trace:
-            trace["text"] = _run_words(curve, trace["customdata"][:, 0])
+        if curve is not None and "customdata" in trace:  # how many runs stand behind each point
+            num_runs = dict(zip(curve.steps.tolist(), curve.num_runs.tolist(), strict=True))
+            positions = trace["customdata"][:, 0].tolist()
+            trace["text"] = [f"{num_runs[at]} of {curve.of_runs} runs" for at in positions]
     return spec
-
-
-def _run_words(curve: MeanCurve, positions: np.ndarray[Any, Any]) -> list[str]:
-    """How many runs stand behind each point."""
-    numbers = dict(zip(curve.steps.tolist(), curve.num_runs.tolist(), strict=True))
-    return [f"{numbers[position]} of {curve.of_runs} runs" for position in positions.tolist()]
 
 
 _NAME_CHARS, _VALUE_CHARS = 30, 18
@@ -168,10 +163,8 @@ def _sweep_layout(
         for value, height in heights.items():
             text = figure_text(value, width=99, limit=_VALUE_CHARS)
             texts.append(note(text, (n, height), f"{side} middle", shift=(away, 0)))
-    posts = [
-        {"type": "line", "x0": n, "x1": n, "y0": 0, "y1": 1, "line": {"color": GRID, "width": 2}}
-        for n in range(len(titles))
-    ]
+    look = {"type": "line", "line": {"color": theme.LINE, "width": 2}}
+    posts = [{"x0": n, "x1": n, "y0": 0, "y1": 1, **look} for n in range(len(titles))]
     hidden = {"visible": False, "fixedrange": True}
     return {
         "height": _SWEEP_HEIGHT,

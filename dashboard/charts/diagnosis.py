@@ -52,7 +52,8 @@ def regime_plane(path: RegimePath, *, selected: int | None = None) -> Spec:
     top = max(1.0, 1.05 * points["dependence_high"].max())
     x, y = (points[name].to_numpy(np.float64) for name in ("entropy", "dependence"))
     words = [_REGIMES[name][0] for name in points["regime"]]
-    current = points.iloc[-1] if selected is None else _row_at(points, selected)
+    step = points["step"].iloc[-1] if selected is None else selected
+    current = points.iloc[int((points["step"] - step).abs().to_numpy().argmin())]
     data = [
         scatter(x=x, y=y, mode="lines", line={"color": _QUIET, "width": 1.5}, **SILENT),
         scatter(
@@ -89,10 +90,6 @@ def regime_plane(path: RegimePath, *, selected: int | None = None) -> Spec:
         yaxis=_axis("dependence on the prompt", range=[-0.06, top], zeroline=False),
         **_quadrants(path, right, top),
     )
-
-
-def _row_at(points: pd.DataFrame, step: int) -> pd.Series[float]:
-    return points.iloc[int((points["step"] - step).abs().to_numpy().argmin())]
 
 
 def _bars(row: pd.Series[float], name: str) -> dict[str, object]:

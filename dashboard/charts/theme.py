@@ -135,7 +135,7 @@ def shown_state(verdict: Verdict) -> str:
     return "watch" if is_green and has_fate else verdict.state.value
 
 
-GRID = "rgba(128,128,128,0.18)"
+GRID, LINE = "rgba(128,128,128,0.18)", "rgba(128,128,128,0.45)"
 CLAIM = "#b08900"
 """What a verdict claims of a curve."""
 OUTCOMES: Mapping[str, str] = {

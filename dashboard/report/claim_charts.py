@@ -34,7 +34,6 @@ class ClaimChart:
     """One chart, and what is claimed of its curves."""
 
     name: str
-    title: str
     spec: Spec
     words: tuple[str, ...]
     """A sentence for each claim."""
@@ -80,7 +79,7 @@ def _claimed(page: RunCharts, chart: Chart, rows: Sequence[EvidenceRow]) -> Clai
         spec["data"] += [_level(level, curve) for level in row.levels if math.isfinite(level.value)]
     sentences = tuple(row.words for row in rows)
     alt = f"{chart.title}. {describe(curves)}"
-    return ClaimChart(name=chart.name, title=chart.title, spec=spec, words=sentences, alt=alt)
+    return ClaimChart(name=chart.name, spec=spec, words=sentences, alt=alt)
 
 
 def _level(level: Level, curve: Curve) -> Trace:

@@ -214,7 +214,7 @@ class LoginLimit:
         """The password was given at this address."""
         self._addresses[address] = None
         self._addresses.move_to_end(address)
-        while len(self._addresses) > _MAX_ADDRESSES:
+        if len(self._addresses) > _MAX_ADDRESSES:
             self._addresses.popitem(last=False)
 
 
