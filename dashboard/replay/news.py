@@ -5,7 +5,6 @@ from __future__ import annotations
 import streamlit as st
 
 from ..data import queries
-from ..live import lines as live_lines
 from ..live import pulses
 from ..live.pulses import Pulse
 from ..live.refreshing import follow
@@ -36,7 +35,7 @@ def watch(run_id: str, answer: Listed, seen: Pulse | None = None) -> None:
         every_s = pulses.EVERY_S if is_following else None
         with st.container(horizontal=True, vertical_alignment="center"):
             line = pulses.newest_line(run_id)
-            live_lines.show(run_id, "newest", line, kind="caption", every_s=every_s)
+            pulses.show_line(run_id, "newest", line, kind="caption", every_s=every_s)
             st.button("Go to the newest", key="replay_newest", on_click=_forget, type="tertiary")
     elif is_following:
         await_news(run_id, seen, answer)

@@ -15,6 +15,7 @@ from echoscope.text.strict_json import json_value
 
 from ..data import queries
 from ..labels import number_words
+from ..live.scripts import component
 from ..page import url_state
 from ..page.url_state import choose, flag, number
 from . import diff, tokens
@@ -68,6 +69,24 @@ def conversation(
         else [replay_html.ending_html(trajectory)]
     )
     st.html(f"<div {replay_html.TALK}>{''.join(parts)}</div>")
+
+
+def listen(element: str, on_step: Callable[[int], None]) -> None:
+    """Scroll the conversation of the page to its chosen turn, and listen to keys that Streamlit
+    has not.
+
+    Args:
+        element: Names trajectory and turn.
+        on_step: Called with -1 or 1 for the previous or the next step.
+    """
+    key = "replay_talk"
+
+    def take() -> None:
+        by = st.session_state[key].get("step")
+        if by in (-1, 1):
+            on_step(by)
+
+    component("talk.js")(key=key, data=element, height=0, on_step_change=take)
 
 
 def choose_other(run_id: str, trajectory: Trajectory) -> str | None:

@@ -57,7 +57,6 @@ _OF_PAGES = (
     "page.lineage",
     "replay.panels",
     "replay.strip",
-    "live.talk",
     "page.run_table.table",
     "page.run_table.curves",
     "page.run_table.actions",
