@@ -171,9 +171,8 @@ def title(run_id: str, answer: Listed) -> str:
     if not asked.is_search:
         heading = f"Step {asked.step} of {max(queries.info(run_id).last_step, 0)}, {split}"
     else:
-        looked_for = [f"text {asked.text!r}"] * bool(asked.text)
-        looked_for += [f"condition {asked.where!r}"] * bool(asked.where)
-        looked_for += [f"label {asked.label!r}"] * bool(asked.label)
+        wishes = {"text": asked.text, "condition": asked.where, "label": asked.label}
+        looked_for = [f"{what} {wish!r}" for what, wish in wishes.items() if wish]
         heading = f"All steps, {split}, {' and '.join(looked_for)}"
     if asked.order != WORST:
         heading += f". {ORDERS[asked.order][0]}"

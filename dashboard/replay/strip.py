@@ -70,15 +70,19 @@ def groups(rows: pd.DataFrame, notes: EpisodeNotes) -> list[dict[str, Any]]:
 
 def _cell(row: Mapping[Any, Any], notes: EpisodeNotes) -> tuple[str, str, str]:
     """Id, classes and words of an episode."""
-    outcome = outcome_of(row["is_success"], str(row["stop_reason"]))
-    parts = [outcome]
-    if not pd.isna(row["episode_return"]):
-        parts.append(f"return {number_words(row['episode_return'])}")
     is_dropped = kept_word(row["kept"]) == "dropped"
-    parts += ["not trained on"] * is_dropped
+    parts = [ended(row), *(["not trained on"] * is_dropped)]
     parts += [f"label {label}" for label in notes.of(row["attempt"], str(row["id"])).labels]
     words = f"Group {row['group_index']}, sibling {row['sibling_index']}: {', '.join(parts)}"
-    return str(row["id"]), _CSS[outcome] + " es-hollow" * is_dropped, visible(words, 300)
+    css = _CSS[outcome_of(row["is_success"], str(row["stop_reason"]))]
+    return str(row["id"]), css + " es-hollow" * is_dropped, visible(words, 300)
+
+
+def ended(row: Mapping[Any, Any]) -> str:
+    """How an episode ended and what it earned: `failed, return 0.2`."""
+    outcome = outcome_of(row["is_success"], str(row["stop_reason"]))
+    value = row["episode_return"]
+    return outcome if pd.isna(value) else f"{outcome}, return {number_words(value)}"
 
 
 def legend_html(rows: pd.DataFrame) -> str:
