@@ -48,8 +48,6 @@ _MAX_OUTLIERS = 20
 _LEAST_NATS = 1e-4
 """Divergences below it are rounding errors: a chart does not blow them up to its height."""
 NOTHING = "No value was measured."
-STEP_TOLD = ", step %{customdata[0]:d}"
-"""Where hovering does not say the step of all curves above them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +64,10 @@ class LineOptions:
     """First and last step at which the change that the verdict speaks of may have begun."""
     has_legend: bool = True
     """False where one legend stands above several charts."""
+    is_crowded: bool = False
+    """Curves have no dots, and hovering names one of them alone, with its step."""
+    nothing: str = NOTHING
+    """What an empty chart says."""
 
 
 def line_spec(
@@ -111,7 +113,9 @@ def line_spec(
             traces += [t for course in courses for t in _outliers(course, limits, axis)]
         traces += mark_traces(marks, axis.at)
     else:
-        notes.append(note(NOTHING, (0.5, 0.5), paper="xy", size=13, color=theme.COMMAND_MARK))
+        notes.append(
+            note(options.nothing, (0.5, 0.5), paper="xy", size=13, color=theme.COMMAND_MARK)
+        )
         # A shaded stretch would stand anywhere: there is no axis.
         layout |= {"xaxis": {"visible": False}, "yaxis": {"visible": False}, "shapes": []}
     return {"data": traces, "layout": layout | {"annotations": notes}}
@@ -188,13 +192,15 @@ def _traces(course: _Course, axis: Axis, options: LineOptions) -> list[Trace]:
                 **SILENT,
             )
         )
+    is_short = len(course.steps) <= _MARKED_BELOW
+    width = 1.3 if is_short and options.is_crowded else curve.width
     traces.append(
         scatter(
-            **_told(course, axis),
+            **_told(course, axis, options),
             y=_drawable(course.values, options),
-            mode="lines+markers" if len(course.steps) <= _MARKED_BELOW else "lines",
+            mode="lines+markers" if is_short and not options.is_crowded else "lines",
             marker={"size": 4, "color": curve.color},
-            line={"color": curve.color, "width": curve.width, "dash": curve.dash},
+            line={"color": curve.color, "width": width, "dash": curve.dash},
             connectgaps=False,
         )
     )
@@ -209,7 +215,7 @@ def _points(course: _Course, axis: Axis, options: LineOptions) -> Trace:
         look = {"color": color, "thickness": 1, "width": 2}
         ends = {"error_y": whiskers(course.values, course.low, course.high, **look)}
     return scatter(
-        **_told(course, axis),
+        **_told(course, axis, options),
         y=_drawable(course.values, options),
         mode="markers",
         marker={"size": 6, "color": color},
@@ -224,7 +230,7 @@ def _drawable(values: FloatArray64, options: LineOptions) -> FloatArray64:
     return np.where(good, values, np.nan)
 
 
-def _told(course: _Course, axis: Axis) -> dict[str, Any]:
+def _told(course: _Course, axis: Axis, options: LineOptions) -> dict[str, Any]:
     """Points and what hovering says of each; `customdata` (P, 4): step, raw value, band."""
     steps = course.steps
     nothing = np.full(len(steps), np.nan)
@@ -236,12 +242,12 @@ def _told(course: _Course, axis: Axis) -> dict[str, Any]:
         "x": axis.at(steps),
         "customdata": np.column_stack([steps.astype(np.float64), raw, *ends]),
         "text": clock,
-        "hovertemplate": _hover_template(course, name, has_clock=any(clock)),
+        "hovertemplate": _hover_template(course, name, options, has_clock=any(clock)),
         "name": name,
     }
 
 
-def _hover_template(course: _Course, name: str, *, has_clock: bool) -> str:
+def _hover_template(course: _Course, name: str, options: LineOptions, *, has_clock: bool) -> str:
     """One short line a curve: the box covers little of its chart. The title's help has the keys."""
     curve = course.curve
     style, unit = (".1%", "") if curve.unit == SHARE else (".4~g", f" {figure_text(curve.unit)}")
@@ -251,8 +257,8 @@ def _hover_template(course: _Course, name: str, *, has_clock: bool) -> str:
         text += f", steps around it {ends}" if course.is_range else f" ({ends})"
     if course.raw is not None:
         text += f", raw %{{customdata[1]:{style}}}"
-    if curve.is_sparse:  # the nearest point may be another step's than the others'
-        text += STEP_TOLD
+    if curve.is_sparse or options.is_crowded:  # the nearest point may be of another step
+        text += ", step %{customdata[0]:d}"
     return f"{text}{', %{text}' * has_clock}<extra></extra>"
 
 
@@ -430,7 +436,7 @@ def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
         else [theme.onset_shape(*axis.at(np.array(options.onset)).tolist())],
         "height": options.height,
         **CLEAR,
-        "hovermode": "x unified",
+        "hovermode": "closest" if options.is_crowded else "x unified",
         "modebar": {"bgcolor": "rgba(0,0,0,0)"},
         "hoverlabel": {"font": {"size": 11}},
         MARK_AXIS.replace("y", "yaxis"): signs,

@@ -19,8 +19,8 @@ from ..data.comparing.sweep import Importance
 from ..data.curves import AS_STEPS, Axis, Curve, full_range
 from ..labels import value_words
 from . import theme
-from .charts import NOTHING, STEP_TOLD, LineOptions, line_spec
-from .parts import CLEAR, Spec, Trace, figure_label, figure_text, note, scatter, whiskers
+from .charts import NOTHING, LineOptions, line_spec
+from .parts import CLEAR, Spec, figure_label, figure_text, note, scatter, whiskers
 
 PALETTE = (
     "#3b6fd4",
@@ -308,25 +308,10 @@ def curves_spec(
     Args:
         is_complete: No curve is still to come. Otherwise an empty chart says so.
     """
-    options = LineOptions(height=height, has_legend=False)
-    spec = line_spec(curves, AS_STEPS, options=options, title=title, help=help)
-    if not is_complete and not any(curve.has_values for curve in curves):
-        notes = [
-            note | {"text": ""} if note["text"] == NOTHING else note
-            for note in spec["layout"]["annotations"]
-        ]
-        spec["layout"]["annotations"] = notes
-    if len(curves) > _FEW_CURVES:
-        spec["layout"]["hovermode"] = "closest"
-        spec["data"] = [_as_line(trace) for trace in spec["data"]]
-    return spec
-
-
-def _as_line(trace: Trace) -> Trace:
-    """Without a dot at each value; hovering, which names one curve only, says the step."""
-    told = trace.get("hovertemplate", "")
-    if "customdata" in trace and STEP_TOLD not in told:
-        trace = {**trace, "hovertemplate": told.replace("<extra>", f"{STEP_TOLD}<extra>")}
-    if trace.get("mode") != "lines+markers":
-        return trace
-    return {**trace, "mode": "lines", "line": {**trace.get("line", {}), "width": 1.3}}
+    options = LineOptions(
+        height=height,
+        has_legend=False,
+        is_crowded=len(curves) > _FEW_CURVES,
+        nothing=NOTHING if is_complete else "",
+    )
+    return line_spec(curves, AS_STEPS, options=options, title=title, help=help)

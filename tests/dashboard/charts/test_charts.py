@@ -568,4 +568,4 @@ def test_hovering_over_curves_of_many_runs_says_no_time_of_day(num_curves: int) 
     words = [trace["hovertemplate"] for trace in spec["data"] if "customdata" in trace]
     assert len(words) == num_curves
     assert "%{text}" not in str(words)
-    assert [charts.STEP_TOLD in text for text in words] == [num_curves > 8] * num_curves
+    assert [", step %{customdata[0]:d}" in text for text in words] == [num_curves > 8] * num_curves
