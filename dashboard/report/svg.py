@@ -212,8 +212,7 @@ def _labels(
     values = _ticks(scale.low, scale.high, most)
     if str(axis.get("tickformat")).endswith("%"):
         return [(value, f"{100 * value:.3g}%") for value in values]
-    suffix = str(axis.get("ticksuffix", ""))
-    return [(value, f"{value:.4g}{suffix}") for value in values]
+    return [(value, f"{value:.4g}") for value in values]
 
 
 def _scatter(trace: Mapping[str, Any], x: _Scale, y: _Scale) -> Iterator[str]:

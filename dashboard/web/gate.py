@@ -28,6 +28,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -253,6 +254,7 @@ class Gate:
         self._policy = policy
         self._sessions = Sessions(clock)
         self._limit = LoginLimit()
+        self._login_page = partial(login_page, has_password=bool(policy.password))
         # Browsers keep cookies by host alone: two dashboards on one machine must not collide.
         self._cookie = f"echoscope_{policy.port}"
 
@@ -351,17 +353,6 @@ class Gate:
         limit.take_back(mark)
         self._limit.remember(address)
         return self._let_in(request, target)
-
-    def _login_page(
-        self, target: str, message: str = "", *, status: int = 401, retry_after_s: float = 0.0
-    ) -> Response:
-        return login_page(
-            target,
-            message,
-            has_password=bool(self._policy.password),
-            status=status,
-            retry_after_s=retry_after_s,
-        )
 
     def _let_in(self, connection: HTTPConnection, target: str) -> Response:
         """Open a session, and go to a path of ours."""
