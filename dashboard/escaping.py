@@ -108,15 +108,17 @@ def marked(text: str, hits: Sequence[str]) -> str:
     return "".join([*parts, escape_fragment(text[end:])])
 
 
-def escape(text: str, limit: int | None = MAX_CHARS) -> str:
+def escape(text: str, limit: int | None = MAX_CHARS, hits: Sequence[str] = ()) -> str:
     """HTML that shows `text` as it is: markup is text, what is unseen stands in a box by name.
+
+    `hits` are marked, as `marked` does.
 
     Newlines stay newlines (show it with `white-space: pre-wrap`). What exceeds `limit` characters
     is cut, and a note says how much. The only markup in the answer is `<span>` with our classes.
     """
     safe, left_out = cut(text, limit)
     note = f'<span class="es-cut">[{cut_note(left_out)}]</span>' if left_out else ""
-    return escape_fragment(safe) + note
+    return marked(safe, hits) + note
 
 
 def escape_with_code(text: str, limit: int | None = MAX_CHARS) -> str:

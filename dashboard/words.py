@@ -1,4 +1,4 @@
-"""Words about runs and their settings, and foreign text made fit for Streamlit's labels."""
+"""Words about runs, settings and episodes, and foreign text made fit for Streamlit's labels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
+
+import pandas as pd
 
 from echoscope.store.status import RunStatus, Status
 
@@ -32,6 +34,16 @@ STATUS_COLOURS: Mapping[str, Colour] = {
     Status.FAILED: "red",
     Status.CRASHED: "red",
 }
+SPLITS: Mapping[str, str] = {
+    "train": "Training",
+    "import": "Imported",
+    "eval": "Evaluation",
+    "probe": "Probe",
+}
+"""Split -> its label, in the order in which the replay prefers them."""
+NEVER_TRAINED = ("eval", "probe")
+"""Splits that no update ever sees."""
+UNKNOWN = "unknown"
 
 
 def plain(text: str, limit: int = 200) -> str:
@@ -86,3 +98,19 @@ def setting_words(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {setting_words(entry)}" for name, entry in value.items()) or NONE
     return json.dumps(value)
+
+
+def success_word(value: object) -> str:
+    """solved, failed, or unknown where neither the task nor the file says."""
+    if value is None or pd.isna(value):  # type: ignore[call-overload]
+        return UNKNOWN
+    return "solved" if value else "failed"
+
+
+def kept_word(value: object, split: object = "train") -> str:
+    """kept, dropped, never trained on; of our trainer pending until the update has seen it."""
+    if split in NEVER_TRAINED:
+        return "never trained on"
+    if value is None or pd.isna(value):  # type: ignore[call-overload]
+        return UNKNOWN if split == "import" else "pending"
+    return "kept" if value else "dropped"

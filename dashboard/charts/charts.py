@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +22,10 @@ from echoscope.diagnostics.metric_entry import POINTS, SHARE
 from echoscope.store.records import FloatArray64
 
 from ..data.curves import Axis, Curve, Zoom, full_range, smoothed, thinned, usual_range
-from ..escaping import visible
 from ..labels import value_words
 from . import theme
-from .marks import MARK_AXIS, Mark, Trace, mark_traces, scatter
+from .marks import MARK_AXIS, Mark, mark_traces
+from .parts import CLEAR, SILENT, Trace, figure_label, figure_text, note, scatter, whiskers
 
 HEIGHT = theme.CHART_HEIGHT
 _MARKED_BELOW = 60
@@ -41,30 +40,14 @@ _MAX_LABELLED, _MAX_LABEL = 4, 14
 """Curves, and characters of a name, up to which curves are named at their ends."""
 _LABEL_HEIGHT, _LABEL_CHAR = 13, 6.6
 """Pixels."""
+MAX_POINTS = 600
+"""Of a curve in sight that are drawn one by one; a longer one is drawn as half as many means and
+the range around each."""
 _MAX_OUTLIERS = 20
 """Of one curve, that are marked at the edge of a chart."""
-_HOVER_WIDTH = 36
-"""Characters a line of what hovering shows, so that it fits beside the cursor."""
 _LEAST_NATS = 1e-4
 """Divergences below it are rounding errors: a chart does not blow them up to its height."""
 NOTHING = "No value was measured."
-STEP_TOLD = ", step %{customdata[0]:d}"
-"""Where hovering does not say the step of all curves above them."""
-_LINE = "rgba(128,128,128,0.45)"
-
-
-def figure_text(text: str, *, width: int = _HOVER_WIDTH, limit: int = 400) -> str:
-    """Foreign text for a figure: its few HTML tags, links and templates taken out of action.
-
-    What is unseen is named in brackets, lines are broken at `width` characters, and what is longer
-    than `limit` is cut.
-    """
-    label = visible(text[: limit + 1].replace("\n", " ").replace("\t", " "), None)
-    if len(text) > limit:
-        label = label[:limit] + "..."
-    lines = textwrap.wrap(label, width) or [""]
-    safe = [x.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for x in lines]
-    return "<br>".join(line.replace("%{", "% {").replace("$", "&#36;") for line in safe)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +57,6 @@ class LineOptions:
     smooth: float = 0.0
     """Weight of the moving average, 0 to 0.99; the raw curve stays visible behind it."""
     log_y: bool = False
-    max_points: int = 600
-    """Of a curve in sight that are drawn one by one; a longer one is drawn as half as many means
-    and the range around each."""
     height: int = HEIGHT
     zoom: Zoom | None = None
     """The part of the horizontal axis to show; None for all of it."""
@@ -84,6 +64,10 @@ class LineOptions:
     """First and last step at which the change that the verdict speaks of may have begun."""
     has_legend: bool = True
     """False where one legend stands above several charts."""
+    is_crowded: bool = False
+    """Curves have no dots, and hovering names one of them alone, with its step."""
+    nothing: str = NOTHING
+    """What an empty chart says."""
 
 
 def line_spec(
@@ -111,7 +95,11 @@ def line_spec(
     layout["yaxis"] = _y_axis(drawn, axis, options, limits)
     if axis.kind == "step" and not options.zoom:
         layout["xaxis"] |= _whole_steps(drawn)
-    notes = [_axis_name(axis)] if axis.kind == "step" and drawn else []
+    notes = []
+    if axis.kind == "step" and drawn:  # in the corner below the numbers, where it costs no row
+        shift = (-theme.SPACE_PX, -theme.SPACE_PX)
+        name = note(axis.title, (0, 0), "right top", paper="xy", shift=shift, color=theme.QUIET)
+        notes.append(name)
     if title:
         heading = f"<b>{figure_text(title, width=200, limit=120)}</b>{_unit_words(drawn)}"
         keys = ", ".join(curve.key for curve in drawn)
@@ -123,9 +111,11 @@ def line_spec(
     if drawn:
         if limits is not None and not options.log_y:
             traces += [t for course in courses for t in _outliers(course, limits, axis)]
-        traces += mark_traces(marks, axis.at, figure_text)
+        traces += mark_traces(marks, axis.at)
     else:
-        notes.append(_nothing())
+        notes.append(
+            note(options.nothing, (0.5, 0.5), paper="xy", size=13, color=theme.COMMAND_MARK)
+        )
         # A shaded stretch would stand anywhere: there is no axis.
         layout |= {"xaxis": {"visible": False}, "yaxis": {"visible": False}, "shapes": []}
     return {"data": traces, "layout": layout | {"annotations": notes}}
@@ -164,8 +154,8 @@ def _course(curve: Curve, axis: Axis, options: LineOptions) -> _Course:
     raw, steps = curve.values[part], curve.steps[part]
     values = smoothed(curve.values, options.smooth)[part]
     lowest, highest = (raw if e is None else e[part] for e in (curve.lowest, curve.highest))
-    if len(values) > options.max_points:
-        thin = thinned(values, lowest, highest, options.max_points // 2)
+    if len(values) > MAX_POINTS:
+        thin = thinned(values, lowest, highest, MAX_POINTS // 2)
         steps, values = steps[thin.indices], thin.means
         lowest, highest = thin.lowest, thin.highest
     elif curve.lowest is None:
@@ -190,7 +180,7 @@ def _traces(course: _Course, axis: Axis, options: LineOptions) -> list[Trace]:
         return [_points(course, axis, options)]
     traces = []
     if course.low is not None and course.high is not None:
-        traces.append(_band(course, (course.low, course.high), axis, options))
+        traces.append(_band(course, course.low, course.high, axis, options))
     if course.raw is not None:
         traces.append(
             scatter(
@@ -199,17 +189,18 @@ def _traces(course: _Course, axis: Axis, options: LineOptions) -> list[Trace]:
                 mode="lines",
                 opacity=theme.RAW_OPACITY,
                 line={"color": curve.color, "width": 1},
-                hoverinfo="skip",
-                showlegend=False,
+                **SILENT,
             )
         )
+    is_short = len(course.steps) <= _MARKED_BELOW
+    width = 1.3 if is_short and options.is_crowded else curve.width
     traces.append(
         scatter(
-            **_told(course, axis),
+            **_told(course, axis, options),
             y=_drawable(course.values, options),
-            mode="lines+markers" if len(course.steps) <= _MARKED_BELOW else "lines",
+            mode="lines+markers" if is_short and not options.is_crowded else "lines",
             marker={"size": 4, "color": curve.color},
-            line={"color": curve.color, "width": curve.width, "dash": curve.dash},
+            line={"color": curve.color, "width": width, "dash": curve.dash},
             connectgaps=False,
         )
     )
@@ -219,18 +210,17 @@ def _traces(course: _Course, axis: Axis, options: LineOptions) -> list[Trace]:
 def _points(course: _Course, axis: Axis, options: LineOptions) -> Trace:
     """A sparse curve: a dot with its interval where it was measured, and nothing in between."""
     color = course.curve.color
-    whiskers: dict[str, Any] = {}
+    ends: dict[str, Any] = {}
     if course.low is not None and course.high is not None:
-        ends = {"array": course.high - course.values, "arrayminus": course.values - course.low}
-        style = {"color": color, "thickness": 1, "width": 2}
-        whiskers = {"error_y": {"type": "data", "symmetric": False, **ends, **style}}
+        look = {"color": color, "thickness": 1, "width": 2}
+        ends = {"error_y": whiskers(course.values, course.low, course.high, **look)}
     return scatter(
-        **_told(course, axis),
+        **_told(course, axis, options),
         y=_drawable(course.values, options),
         mode="markers",
         marker={"size": 6, "color": color},
         line={"color": color},
-        **whiskers,
+        **ends,
     )
 
 
@@ -240,24 +230,24 @@ def _drawable(values: FloatArray64, options: LineOptions) -> FloatArray64:
     return np.where(good, values, np.nan)
 
 
-def _told(course: _Course, axis: Axis) -> dict[str, Any]:
+def _told(course: _Course, axis: Axis, options: LineOptions) -> dict[str, Any]:
     """Points and what hovering says of each; `customdata` (P, 4): step, raw value, band."""
     steps = course.steps
     nothing = np.full(len(steps), np.nan)
     ends = [nothing if end is None else end for end in (course.low, course.high)]
     raw = course.values if course.raw is None else course.raw
     clock = axis.clock(steps)
-    name = figure_text(course.curve.name, width=200, limit=80)
+    name = figure_label(course.curve.name)
     return {
         "x": axis.at(steps),
         "customdata": np.column_stack([steps.astype(np.float64), raw, *ends]),
         "text": clock,
-        "hovertemplate": _hover_template(course, name, has_clock=any(clock)),
+        "hovertemplate": _hover_template(course, name, options, has_clock=any(clock)),
         "name": name,
     }
 
 
-def _hover_template(course: _Course, name: str, *, has_clock: bool) -> str:
+def _hover_template(course: _Course, name: str, options: LineOptions, *, has_clock: bool) -> str:
     """One short line a curve: the box covers little of its chart. The title's help has the keys."""
     curve = course.curve
     style, unit = (".1%", "") if curve.unit == SHARE else (".4~g", f" {figure_text(curve.unit)}")
@@ -267,17 +257,17 @@ def _hover_template(course: _Course, name: str, *, has_clock: bool) -> str:
         text += f", steps around it {ends}" if course.is_range else f" ({ends})"
     if course.raw is not None:
         text += f", raw %{{customdata[1]:{style}}}"
-    if curve.is_sparse:  # the nearest point may be another step's than the others'
-        text += STEP_TOLD
+    if curve.is_sparse or options.is_crowded:  # the nearest point may be of another step
+        text += ", step %{customdata[0]:d}"
     return f"{text}{', %{text}' * has_clock}<extra></extra>"
 
 
 def _band(
-    course: _Course, ends: tuple[FloatArray64, FloatArray64], axis: Axis, options: LineOptions
+    course: _Course, low: FloatArray64, high: FloatArray64, axis: Axis, options: LineOptions
 ) -> Trace:
     """An interval or a range as filled polygons, one for each stretch without a gap."""
     color = course.curve.color
-    low, high = (_drawable(end, options) for end in ends)
+    low, high = _drawable(low, options), _drawable(high, options)
     x = axis.at(course.steps)
     good = np.isfinite(low) & np.isfinite(high)
     xs, ys = [np.empty(0)], [np.empty(0)]
@@ -294,9 +284,8 @@ def _band(
         opacity=_BAND_OPACITY,
         mode="lines",
         line={"color": color, "width": 0},
-        hoverinfo="skip",
-        showlegend=False,
-        name=f"{figure_text(course.curve.name, width=200, limit=80)}, band",
+        name=f"{figure_label(course.curve.name)}, band",
+        **SILENT,
     )
 
 
@@ -315,7 +304,7 @@ def _outliers(course: _Course, limits: tuple[float, float], axis: Axis) -> list[
             continue
         amounts = [value_words(course.curve.key, float(values[i])) for i in outside]
         outlier_steps = course.steps[outside].tolist()
-        name = figure_text(course.curve.name, width=200, limit=80)
+        name = figure_label(course.curve.name)
         traces.append(
             scatter(
                 x=axis.at(course.steps[outside]),
@@ -364,19 +353,14 @@ def _end_labels(
         heights.append(max(height, heights[-1] + _LABEL_HEIGHT) if heights else height)
     too_high = max(0.0, heights[-1] - pixels) if heights else 0.0
     return [
-        {
-            "text": f"<b>{figure_text(course.curve.name, width=200, limit=80)}</b>",
-            "font": {"size": theme.LABEL_PX, "color": course.curve.color},
-            "xref": "paper",
-            "yref": "y",
-            "x": 1,
-            "y": end,
-            "xanchor": "left",
-            "yanchor": "middle",
-            "xshift": theme.SPACE_PX,
-            "yshift": round(placed - too_high - height),
-            "showarrow": False,
-        }
+        note(
+            f"<b>{figure_label(course.curve.name)}</b>",
+            (1, end),
+            "left middle",
+            paper="x",
+            shift=(theme.SPACE_PX, round(placed - too_high - height)),
+            color=course.curve.color,
+        )
         for placed, (end, height, course) in zip(heights, ends, strict=True)
     ]
 
@@ -386,15 +370,15 @@ def _limits(
 ) -> tuple[float, float] | None:
     """What the y axis shows, in logarithms of ten where it has those; None where that is plotly's
     to say."""
-    values = _in_sight(curves, axis, options)
-    finite = values[np.isfinite(values)]
+    finite = _in_sight(curves, axis, options)
     if not len(finite):
         return None
     is_share = _is_share(curves, options)
     if is_share and float(np.ptp(finite)) == 0:
         return -0.05, 1.05  # plotly would go up to 200 %
     largest = float(np.abs(finite).max())
-    if not options.log_y and largest < _LEAST_NATS and _is_divergence(curves):
+    is_divergence = all(curve.key.endswith("_kl") for curve in curves)
+    if not options.log_y and largest < _LEAST_NATS and is_divergence:
         return -_LEAST_NATS, _LEAST_NATS
     if not options.log_y and not is_share:
         low, high = usual_range(finite)
@@ -414,8 +398,7 @@ def _y_axis(
     options: LineOptions,
     limits: tuple[float, float] | None,
 ) -> dict[str, Any]:
-    values = _in_sight(curves, axis, options)
-    largest = np.abs(values[np.isfinite(values)]).max(initial=0.0)
+    largest = np.abs(_in_sight(curves, axis, options)).max(initial=0.0)
     return {
         "type": "log" if options.log_y else "linear",
         "gridcolor": theme.GRID,
@@ -432,12 +415,8 @@ def _y_axis(
     }
 
 
-def _is_divergence(curves: Sequence[Curve]) -> bool:
-    return bool(curves) and all(curve.key.endswith("_kl") for curve in curves)
-
-
 def _in_sight(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> FloatArray64:
-    """All values and ends of intervals that lie within the zoom."""
+    """All finite values and ends of intervals that lie within the zoom."""
     parts = [np.empty(0)]
     for curve in curves:
         low, high = options.zoom or (-np.inf, np.inf)
@@ -445,7 +424,8 @@ def _in_sight(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> Floa
         inside = (position >= low) & (position <= high)
         of_curve = (curve.values, curve.low, curve.high, curve.lowest, curve.highest)
         parts += [part[inside] for part in of_curve if part is not None]
-    return np.concatenate(parts)
+    values = np.concatenate(parts)
+    return values[np.isfinite(values)]
 
 
 def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
@@ -455,9 +435,8 @@ def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
         if options.onset is None
         else [theme.onset_shape(*axis.at(np.array(options.onset)).tolist())],
         "height": options.height,
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "hovermode": "x unified",
+        **CLEAR,
+        "hovermode": "closest" if options.is_crowded else "x unified",
         "modebar": {"bgcolor": "rgba(0,0,0,0)"},
         "hoverlabel": {"font": {"size": 11}},
         MARK_AXIS.replace("y", "yaxis"): signs,
@@ -465,14 +444,14 @@ def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
             "title": {"text": "" if axis.kind == "step" else axis.title, "standoff": 4},
             "tickfont": {"size": theme.LABEL_PX},
             "gridcolor": theme.GRID,
-            "linecolor": _LINE,
+            "linecolor": theme.LINE,
             "zeroline": False,
             "showspikes": True,
             "spikemode": "across",
             "spikesnap": "cursor",
             "spikethickness": 1,
             "spikedash": "solid",
-            "spikecolor": _LINE,
+            "spikecolor": theme.LINE,
             "automargin": axis.kind != "step",
             **({"range": list(options.zoom)} if options.zoom else {}),
         },
@@ -489,23 +468,6 @@ def _whole_steps(drawn: Sequence[Curve]) -> dict[str, Any]:
 def _needs_legend(curves: Sequence[Curve]) -> bool:
     """A single curve needs one where it is not called as its metric is: it is a part of a chart."""
     return len(curves) > 1 or any(curve.name != metric(curve.key).name for curve in curves)
-
-
-def _axis_name(axis: Axis) -> dict[str, Any]:
-    """In the corner below the numbers of the y axis, where it costs no row."""
-    return {
-        "text": axis.title,
-        "font": {"size": theme.LABEL_PX, "color": theme.QUIET},
-        "xref": "paper",
-        "yref": "paper",
-        "x": 0,
-        "y": 0,
-        "xanchor": "right",
-        "yanchor": "top",
-        "xshift": -theme.SPACE_PX,
-        "yshift": -theme.SPACE_PX,
-        "showarrow": False,
-    }
 
 
 def _legend(listed: Sequence[Curve], labelled: Sequence[Curve]) -> dict[str, Any]:
@@ -553,34 +515,16 @@ def _legend_widths(curves: Sequence[Curve]) -> list[int]:
 
 def _title(heading: str, about: str, *, num_rows: int) -> dict[str, Any]:
     """At the left above the legend; hovering explains it."""
-    return {
-        "text": heading,
-        "hovertext": about,
-        "captureevents": True,
-        "x": 0,
-        "y": 1,
-        "xref": "paper",
-        "yref": "paper",
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "xshift": -theme.AXIS_PX,
-        "yshift": 4 + _LEGEND_ROW * num_rows,
-        "showarrow": False,
-        "font": {"size": theme.TITLE_PX},
-    }
-
-
-def _nothing() -> dict[str, Any]:
-    """In the middle of an empty chart."""
-    return {
-        "text": NOTHING,
-        "x": 0.5,
-        "y": 0.5,
-        "xref": "paper",
-        "yref": "paper",
-        "showarrow": False,
-        "font": {"color": theme.COMMAND_MARK, "size": 13},
-    }
+    return note(
+        heading,
+        (0, 1),
+        "left bottom",
+        paper="xy",
+        shift=(-theme.AXIS_PX, 4 + _LEGEND_ROW * num_rows),
+        size=theme.TITLE_PX,
+        hovertext=about,
+        captureevents=True,
+    )
 
 
 def _unit_words(curves: Sequence[Curve]) -> str:

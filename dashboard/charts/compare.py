@@ -19,11 +19,41 @@ from ..data.comparing.sweep import Importance
 from ..data.curves import AS_STEPS, Axis, Curve, full_range
 from ..labels import value_words
 from . import theme
-from .charts import LineOptions, figure_text, line_spec
-from .curated import Chart
+from .charts import NOTHING, LineOptions, line_spec
+from .parts import CLEAR, Spec, figure_label, figure_text, note, scatter, whiskers
 
+PALETTE = (
+    "#3b6fd4",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#8c6d31",
+    "#56b4e9",
+    "#c62828",
+    "#6a3d9a",
+    "#7a8b00",
+    "#00838f",
+    "#e07b00",
+    "#7a7a7a",
+    "#ad1457",
+    "#4e7d2d",
+    "#9575cd",
+    "#a1664a",
+    "#6706f9",
+    "#fa38e7",
+    "#14b814",
+    "#0647e0",
+    "#f91fa2",
+    "#f90606",
+    "#b26afb",
+    "#42588a",
+    "#fb876a",
+)
+"""Of runs and of groups, in their order, as many as a page of the table has lines. The later ones
+are as far as can be from those before them."""
+_FEW_CURVES = 8
+"""Curves up to which hovering lists all of them at a step."""
 HEIGHT = 270
-GRID = "rgba(128,128,128,0.45)"
 
 
 def colors(
@@ -43,23 +73,17 @@ def colors(
     return out
 
 
-def band_spec(
-    key: str, curves: Sequence[MeanCurve], axis: Axis, options: LineOptions
-) -> dict[str, Any]:
+def band_spec(key: str, curves: Sequence[MeanCurve], axis: Axis, options: LineOptions) -> Spec:
     """One metric of several groups: means over runs with their intervals."""
     spec = line_spec(curves, axis, options=options, title=metric(key).name, help=metric(key).help)
-    by_name = {figure_text(curve.name, width=200, limit=80): curve for curve in curves}
+    by_name = {figure_label(curve.name): curve for curve in curves}
     for trace in spec["data"]:
         curve = by_name.get(trace.get("name", ""))
-        if curve is not None and "customdata" in trace:
-            trace["text"] = _run_words(curve, trace["customdata"][:, 0])
+        if curve is not None and "customdata" in trace:  # how many runs stand behind each point
+            num_runs = dict(zip(curve.steps.tolist(), curve.num_runs.tolist(), strict=True))
+            positions = trace["customdata"][:, 0].tolist()
+            trace["text"] = [f"{num_runs[at]} of {curve.of_runs} runs" for at in positions]
     return spec
-
-
-def _run_words(curve: MeanCurve, positions: np.ndarray[Any, Any]) -> list[str]:
-    """How many runs stand behind each point."""
-    numbers = dict(zip(curve.steps.tolist(), curve.num_runs.tolist(), strict=True))
-    return [f"{numbers[position]} of {curve.of_runs} runs" for position in positions.tolist()]
 
 
 _NAME_CHARS, _VALUE_CHARS = 30, 18
@@ -78,7 +102,7 @@ def sweep_spec(
     key: str,
     *,
     row_chars: int = 110,
-) -> dict[str, Any]:
+) -> Spec:
     """A line for each run through its settings to its value: parallel coordinates.
 
     Plotly's own need WebGL, which a browser may lack, and do not say which run a line is.
@@ -99,17 +123,16 @@ def sweep_spec(
     ticks.append({value_words(key, value): height for value, height in ends})
     titles = [*settings, metric(key).name]
     lines = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": [*range(len(titles))],
-            "y": heights_N,
-            "line": {"color": color, "width": 1.5},
-            "opacity": 0.8,
-            "name": figure_text(run, limit=80),
-            "text": figure_text(f"{run}: {value_words(key, value)}"),
-            "hovertemplate": "%{text}<extra></extra>",
-        }
+        scatter(
+            mode="lines",
+            x=[*range(len(titles))],
+            y=heights_N,
+            line={"color": color, "width": 1.5},
+            opacity=0.8,
+            name=figure_text(run, limit=80),
+            text=figure_text(f"{run}: {value_words(key, value)}"),
+            hovertemplate="%{text}<extra></extra>",
+        )
         for heights_N, color, run, value in zip(heights_NA, colors, runs, values, strict=True)
     ]
     return {"data": lines, "layout": _sweep_layout(titles, ticks, max(8, row_chars // len(titles)))}
@@ -131,32 +154,17 @@ def _places(values: Sequence[str]) -> tuple[FloatArray64, dict[str, float]]:
 def _sweep_layout(
     titles: Sequence[str], ticks: Sequence[Mapping[str, float]], width: int
 ) -> dict[str, Any]:
-    texts = [
-        {
-            "x": n,
-            "y": 1.06,
-            "text": f"<b>{figure_text(title, width=width, limit=_NAME_CHARS)}</b>",
-            "yanchor": "bottom",
-            "font": {"size": 12},
-        }
-        for n, title in enumerate(titles)
-    ]
-    texts += [
-        {
-            "x": n,
-            "y": height,
-            "text": figure_text(value, width=99, limit=_VALUE_CHARS),
-            "xanchor": "left" if n == len(titles) - 1 else "right",
-            "xshift": 5 if n == len(titles) - 1 else -5,
-            "font": {"size": 11},
-        }
-        for n, of in enumerate(ticks)
-        for value, height in of.items()
-    ]
-    posts = [
-        {"type": "line", "x0": n, "x1": n, "y0": 0, "y1": 1, "line": {"color": GRID, "width": 2}}
-        for n in range(len(titles))
-    ]
+    texts = []
+    for n, (title, heights) in enumerate(zip(titles, ticks, strict=True)):
+        name = figure_text(title, width=width, limit=_NAME_CHARS)
+        texts.append(note(f"<b>{name}</b>", (n, 1.06), "center bottom", size=12))
+        is_last = n == len(titles) - 1
+        side, away = ("left", 5) if is_last else ("right", -5)
+        for value, height in heights.items():
+            text = figure_text(value, width=99, limit=_VALUE_CHARS)
+            texts.append(note(text, (n, height), f"{side} middle", shift=(away, 0)))
+    look = {"type": "line", "line": {"color": theme.LINE, "width": 2}}
+    posts = [{"x0": n, "x1": n, "y0": 0, "y1": 1, **look} for n in range(len(titles))]
     hidden = {"visible": False, "fixedrange": True}
     return {
         "height": _SWEEP_HEIGHT,
@@ -164,29 +172,23 @@ def _sweep_layout(
         "xaxis": {**hidden, "range": [-0.35, len(titles) - 0.65]},
         "yaxis": {**hidden, "range": [-0.03, 1.28]},
         "shapes": posts,
-        "annotations": [{"showarrow": False, **text} for text in texts],
+        "annotations": texts,
         "showlegend": False,
         "hovermode": "closest",
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
+        **CLEAR,
     }
 
 
-def importance_spec(found: Sequence[Importance]) -> dict[str, Any]:
+def importance_spec(found: Sequence[Importance]) -> Spec:
     """A bar for each setting, the most important on top, with what ten repeats spread over."""
     rows = list(found)[::-1]
+    ends = np.array([(of.value, of.low, of.high) for of in rows]).T
     bars = {
         "type": "bar",
         "orientation": "h",
         "y": [figure_text(" with ".join(of.settings), width=30, limit=90) for of in rows],
-        "x": [of.value for of in rows],
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [of.high - of.value for of in rows],
-            "arrayminus": [of.value - of.low for of in rows],
-            "thickness": 1,
-        },
+        "x": ends[0],
+        "error_x": whiskers(*ends, thickness=1),
         "marker": {"color": [theme.ACCENT if of.is_sure else theme.COMMAND_MARK for of in rows]},
         "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
     }
@@ -195,9 +197,8 @@ def importance_spec(found: Sequence[Importance]) -> dict[str, Any]:
         "margin": {"l": 8, "r": 16, "t": 36, "b": 40},
         "xaxis": {"title": {"text": "error added when shuffled (1: the variance between runs)"}},
         "yaxis": {"automargin": True},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
         "showlegend": False,
+        **CLEAR,
     }
     return {"data": [bars], "layout": layout}
 
@@ -213,13 +214,13 @@ _FENCE = 3.0
 
 def panel_spec(
     curves: Sequence[Curve], axis: Axis, options: LineOptions, *, title: str, help: str, clips: bool
-) -> dict[str, Any]:
+) -> Spec:
     """Curves of several runs on one axis, on which their steps are positions already."""
     spec = line_spec(curves[:MAX_CURVES], axis, options=options, title=title, help=help)
     return clipped(spec, curves, log_y=options.log_y) if clips else spec
 
 
-def clipped(spec: dict[str, Any], curves: Sequence[Curve], *, log_y: bool) -> dict[str, Any]:
+def clipped(spec: Spec, curves: Sequence[Curve], *, log_y: bool) -> Spec:
     """The figure with a scale that leaves outliers out, which its title counts."""
     values = np.concatenate([np.empty(0), *(curve.values for curve in curves)])
     limits, num_outside = without_outliers(values, log_y=log_y)
@@ -261,7 +262,7 @@ def placed(drawn: Curve, axis: Axis, *, color: str, name: str) -> Curve:
 
 def answer_spec(
     answers: Mapping[str, pd.DataFrame], *, height: int, log_y: bool, title: str
-) -> dict[str, Any] | None:
+) -> Spec | None:
     """Lines over the first column of an answer, if all columns are numbers; None otherwise.
 
     Args:
@@ -299,6 +300,18 @@ def answer_spec(
     return line_spec(curves[:MAX_CURVES], axis, options=options, title=title)
 
 
-def titled(chart: Chart, title: str) -> Chart:
-    """The chart under another title."""
-    return replace(chart, title=title)
+def curves_spec(
+    curves: Sequence[Curve], *, title: str, help: str, height: int, is_complete: bool = True
+) -> Spec:
+    """Some runs or groups over the steps; the table is their legend.
+
+    Args:
+        is_complete: No curve is still to come. Otherwise an empty chart says so.
+    """
+    options = LineOptions(
+        height=height,
+        has_legend=False,
+        is_crowded=len(curves) > _FEW_CURVES,
+        nothing=NOTHING if is_complete else "",
+    )
+    return line_spec(curves, AS_STEPS, options=options, title=title, help=help)

@@ -53,11 +53,6 @@ class Chart:
     help: str
     lines: tuple[Line, ...] = ()
 
-    @property
-    def words(self) -> dict[str, str]:
-        """What `charts.line_spec` writes on it."""
-        return {"title": self.title, "help": self.help}
-
 
 EVIDENCE = "evidence"
 """Name of the chart that shows what the verdict rests on."""
@@ -172,14 +167,9 @@ def evidence_chart(verdict: Verdict | None, known_keys: Sequence[str]) -> Chart 
     Two metrics of one unit at most; None where the verdict rests on nothing else.
     """
     chart_metrics = {SUCCESS, *eval_keys(known_keys)}
-    keys: dict[str, None] = {}
-    for evidence in verdict.evidence if verdict else ():
-        if SOURCES.get(evidence.metric, ("",))[0] in known_keys:
-            keys[evidence.metric] = None
-        else:
-            stored = [key for key in known_keys if fnmatch.fnmatchcase(key, evidence.metric)]
-            keys |= dict.fromkeys(stored[:1])
-    candidates = [key for key in keys if key not in chart_metrics]
+    evidence = verdict.evidence if verdict else ()
+    keys = dict.fromkeys(drawable_key(each.metric, known_keys) for each in evidence)
+    candidates = [key for key in keys if key and key not in chart_metrics]
     drawn = [key for key in candidates if _unit(key) == _unit(candidates[0])][:2]
     if not drawn:
         return None
@@ -193,6 +183,16 @@ def evidence_chart(verdict: Verdict | None, known_keys: Sequence[str]) -> Chart 
     )
     help = " ".join(metric(key).help for key in drawn)
     return Chart(name=EVIDENCE, title="Evidence", help=help, lines=lines)
+
+
+def drawable_key(key: str, known_keys: Sequence[str]) -> str | None:
+    """A metric that the run stores or has the sources of; the first of those that a pattern names.
+
+    None where there is none.
+    """
+    if SOURCES.get(key, ("",))[0] in known_keys:
+        return key
+    return next((known for known in known_keys if fnmatch.fnmatchcase(known, key)), None)
 
 
 def onset_range(verdict: Verdict | None) -> tuple[int, int] | None:

@@ -10,48 +10,27 @@ import numpy as np
 import pandas as pd
 
 from ..data.diagnosis import GROUP_KINDS, FamilyInformation, RegimePath
-from .marks import Trace, scatter
-from .theme import ACCENT, OUTCOMES, REGIMES, SERIES
+from .parts import SILENT, Spec, Trace, note, scatter, whiskers
+from .theme import ACCENT, OUTCOMES, SERIES
 
 HEIGHT = 340
 _LEGEND = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
 """Grows upwards: plotly makes room for as many rows as a narrow chart needs, above the curves."""
 _QUIET = "rgba(127,127,127,0.35)"
-_WORDS = {
-    "diverse": "diverse reasoning",
-    "compressed": "compressed",
-    "template_collapse": "template collapse",
-    "low_entropy_collapse": "low-entropy collapse",
-    "undetermined": "undetermined",
+_REGIMES: Mapping[str, tuple[str, str, str, str]] = {
+    "diverse": ("diverse reasoning", "circle", "#009e73", "right top"),
+    "compressed": ("compressed", "square", "#56b4e9", "left top"),
+    "template_collapse": ("template collapse", "triangle-down", "#d55e00", "right bottom"),
+    "low_entropy_collapse": ("low-entropy collapse", "diamond", "#cc79a7", "left bottom"),
+    "undetermined": ("undetermined", "circle-open", "", ""),
 }
-_SYMBOLS = {
-    "diverse": "circle",
-    "compressed": "square",
-    "template_collapse": "triangle-down",
-    "low_entropy_collapse": "diamond",
-    "undetermined": "circle-open",
-}
+"""Words, symbol, and colour and corner in the plane of H(Z|X) and dependence on the prompt."""
 _KINDS = {
     "hopeless": ("all fail", OUTCOMES["hopeless"]),
     "constant": ("no spread", "#8a8a8a"),
     "mixed": ("mixed", OUTCOMES["mixed"]),
     "solved": ("all succeed", OUTCOMES["solved"]),
 }
-
-
-_CORNERS = (
-    ("low_entropy_collapse", "left", "bottom"),
-    ("template_collapse", "right", "bottom"),
-    ("compressed", "left", "top"),
-    ("diverse", "right", "top"),
-)
-"""Where in the plane of H(Z|X) and dependence each regime lies."""
-
-
-_SILENT = {"hoverinfo": "skip", "showlegend": False}
-
-
-Spec = dict[str, Any]
 
 
 def _laid_out(data: Sequence[Trace], *, height: int = HEIGHT, **layout: Any) -> Spec:
@@ -72,22 +51,24 @@ def regime_plane(path: RegimePath, *, selected: int | None = None) -> Spec:
     right = 1.15 * max(points["entropy_high"].max(), 2.2 * path.entropy_border)
     top = max(1.0, 1.05 * points["dependence_high"].max())
     x, y = (points[name].to_numpy(np.float64) for name in ("entropy", "dependence"))
-    current = points.iloc[-1] if selected is None else _row_at(points, selected)
+    words = [_REGIMES[name][0] for name in points["regime"]]
+    step = points["step"].iloc[-1] if selected is None else selected
+    current = points.iloc[int((points["step"] - step).abs().to_numpy().argmin())]
     data = [
-        scatter(x=x, y=y, mode="lines", line={"color": _QUIET, "width": 1.5}, **_SILENT),
+        scatter(x=x, y=y, mode="lines", line={"color": _QUIET, "width": 1.5}, **SILENT),
         scatter(
             x=x,
             y=y,
             mode="markers",
             marker={
                 "size": 9,
-                "symbol": [_SYMBOLS.get(name, "circle") for name in points["regime"]],
+                "symbol": [_REGIMES[name][1] for name in points["regime"]],
                 "color": points["step"].to_numpy(np.float64),
                 "colorscale": "Cividis",
                 "colorbar": {"title": {"text": "step"}, "thickness": 10, "len": 0.9},
                 "line": {"width": 1, "color": "rgba(150,150,150,0.95)"},
             },
-            customdata=[*zip(points["step"], map(_WORDS.get, points["regime"]), strict=True)],
+            customdata=[*zip(points["step"], words, strict=True)],
             hovertemplate="step %{customdata[0]}: %{customdata[1]}<br>H(Z|X) %{x:.3g} nats per "
             "token<br>dependence %{y:.2f}<extra></extra>",
             showlegend=False,
@@ -99,7 +80,7 @@ def regime_plane(path: RegimePath, *, selected: int | None = None) -> Spec:
             marker={"size": 15, "symbol": "circle-open", "line": {"width": 2.5}, "color": ACCENT},
             error_x=_bars(current, "entropy"),
             error_y=_bars(current, "dependence"),
-            **_SILENT,
+            **SILENT,
         ),
     ]
     return _laid_out(
@@ -111,43 +92,28 @@ def regime_plane(path: RegimePath, *, selected: int | None = None) -> Spec:
     )
 
 
-def _row_at(points: pd.DataFrame, step: int) -> pd.Series[float]:
-    return points.iloc[int((points["step"] - step).abs().to_numpy().argmin())]
-
-
 def _bars(row: pd.Series[float], name: str) -> dict[str, object]:
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": np.array([max(0.0, row[f"{name}_high"] - row[name])]),
-        "arrayminus": np.array([max(0.0, row[name] - row[f"{name}_low"])]),
-        "color": ACCENT,
-        "thickness": 1.2,
-    }
+    value = row[name]
+    low, high = min(value, row[f"{name}_low"]), max(value, row[f"{name}_high"])
+    ends = (np.array([number]) for number in (value, low, high))
+    return whiskers(*ends, color=ACCENT, thickness=1.2)
 
 
 def _quadrants(path: RegimePath, right: float, top: float) -> Spec:
     """The four regimes behind the points, each with its name."""
     x, y = path.entropy_border, path.dependence_border
     shapes, notes = [], []
-    for name, side, edge in _CORNERS:
-        x0, x1 = (0.0, x) if side == "left" else (x, right)
-        y0, y1 = (-0.06, y) if edge == "bottom" else (y, top)
-        look = {"fillcolor": REGIMES[name], "opacity": 0.10, "line": {"width": 0}}
+    for words, _, color, corner in _REGIMES.values():
+        if not corner:
+            continue
+        is_left, is_top = "left" in corner, "top" in corner
+        x0, x1 = (0.0, x) if is_left else (x, right)
+        y0, y1 = (y, top) if is_top else (-0.06, y)
+        look = {"fillcolor": color, "opacity": 0.10, "line": {"width": 0}}
         ends = {"x0": x0, "x1": x1, "y0": y0, "y1": y1}
         shapes.append({"type": "rect", "layer": "below", **ends, **look})
-        notes.append(
-            {
-                "text": _WORDS[name],
-                "x": x0 if side == "left" else x1,
-                "y": y1 if edge == "top" else y0,
-                "showarrow": False,
-                "xanchor": side,
-                "yanchor": edge,
-                "font": {"size": 11},
-                "opacity": 0.75,
-            }
-        )
+        place = x0 if is_left else x1, y1 if is_top else y0
+        notes.append(note(words, place, corner, opacity=0.75))
     return {"shapes": shapes, "annotations": notes}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,8 +12,9 @@ from echoscope.text.amounts import percent
 
 from ..data.curves import AS_STEPS, Curve
 from ..data.evaluations import APART, Group, Ranked
-from .charts import LineOptions, figure_text, line_spec
-from .theme import ACCENT, LABEL_PX, SERIES, TONES
+from .charts import LineOptions, line_spec
+from .parts import Spec, figure_text, note, scatter, whiskers
+from .theme import ACCENT, SERIES, TONES
 
 MAX_DRAWN = 12
 """Evaluations of a group that are drawn: the best."""
@@ -22,38 +22,30 @@ _ROW = 26
 """Pixels."""
 
 
-def success_figure(group: Group) -> dict[str, Any]:
+def success_figure(group: Group) -> Spec:
     """A dot with whiskers for each evaluation of a group, the best at the top.
 
     Open grey dots are lower than the best; filled ones cannot be told apart from it.
     """
     drawn = group.rows[:MAX_DRAWN]
     rates = [row.here.table.success for row in drawn]
+    percent_of = 100 * np.array([(rate.value, rate.low, rate.high) for rate in rates])
     colors = [TONES["gray"] if row.standing == APART else ACCENT for row in drawn]
-    trace = {
-        "type": "scatter",
-        "x": [100 * rate.value if rate.value == rate.value else None for rate in rates],
-        "y": list(range(len(drawn))),
-        "mode": "markers",
-        "marker": {
+    trace = scatter(
+        x=percent_of[:, 0],
+        y=list(range(len(drawn))),
+        mode="markers",
+        marker={
             "size": 10,
             "color": colors,
             "line": {"width": 2, "color": colors},
             "symbol": ["circle-open" if row.standing == APART else "circle" for row in drawn],
         },
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [100 * _finite(rate.high - rate.value) for rate in rates],
-            "arrayminus": [100 * _finite(rate.value - rate.low) for rate in rates],
-            "color": TONES["gray"],
-            "thickness": 1.5,
-            "width": 4,
-        },
-        "text": [figure_text(f"{row.played.name}: {row.standing}") for row in drawn],
-        "hovertemplate": "%{text}<br>success %{x:.1f} %<extra></extra>",
-        "showlegend": False,
-    }
+        error_x=whiskers(*percent_of.T, color=TONES["gray"], thickness=1.5, width=4),
+        text=[figure_text(f"{row.played.name}: {row.standing}") for row in drawn],
+        hovertemplate="%{text}<br>success %{x:.1f} %<extra></extra>",
+        showlegend=False,
+    )
     layout = {
         "height": _ROW * len(drawn) + 56,
         "margin": {"l": 10, "r": 14, "t": 6, "b": 34},
@@ -77,10 +69,6 @@ def _label(rank: int, row: Ranked) -> str:
     return figure_text(f"{rank}  {short}", width=40)
 
 
-def _finite(value: float) -> float:
-    return value if value == value else 0.0
-
-
 def cure_colors(labels: Sequence[str]) -> dict[str, str]:
     """Label -> its colour; the first one is the untreated run."""
     return dict(zip(labels, (TONES["gray"], *SERIES), strict=False))
@@ -88,7 +76,7 @@ def cure_colors(labels: Sequence[str]) -> dict[str, str]:
 
 def cure_figure(
     stands: Mapping[str, Standing], *, untreated: str, chosen: str, holds: float
-) -> dict[str, Any]:
+) -> Spec:
     """Success over the steps since the checkpoint.
 
     Args:
@@ -123,12 +111,9 @@ def cure_figure(
     layout = spec["layout"]
     layout["yaxis"]["range"] = [-0.02, 1.02]
     if holds == holds:
-        at_level = {"xref": "paper", "yanchor": "bottom", "showarrow": False}
-        font = {"size": LABEL_PX, "color": TONES["green"]}
         name = f"holds from {percent(holds)} on"
-        layout["annotations"].append(
-            {"text": name, "x": 1, "xanchor": "right", "y": holds, "font": font, **at_level}
-        )
+        level = note(name, (1, holds), "right bottom", paper="x", color=TONES["green"])
+        layout["annotations"].append(level)
         ends = {"x0": 0, "x1": 1, "y0": holds, "y1": holds}
         border = {"color": TONES["green"], "width": 1, "dash": "dot"}
         layout["shapes"].append({"type": "line", "xref": "paper", "line": border, **ends})

@@ -103,10 +103,7 @@ def curated(page: Snapshot) -> None:
     page_charts = page.charts()
     if not page_charts:
         st.caption("Charts appear here with the first step that logs metrics.")
-    grid = st.grid("auto", min_column_width=_MIN_WIDTH)
-    for chart in page_charts:
-        with grid.cell():
-            figures.show_sent(sent(page, chart.name), key=f"chart_{chart.name}")
+    plain(page, [chart.name for chart in page_charts])
 
 
 def legend() -> None:
@@ -120,12 +117,12 @@ def legend() -> None:
     )
 
 
-def plain(page: Snapshot, keys: Sequence[str]) -> None:
-    """One chart for each metric, under its plain name."""
+def plain(page: Snapshot, names: Sequence[str]) -> None:
+    """One chart for each metric, under its plain name; or for each name of a curated one."""
     grid = st.grid("auto", min_column_width=_MIN_WIDTH)
-    for key in keys:
+    for name in names:
         with grid.cell():
-            figures.show_sent(sent(page, key, beside=keys), key=f"chart_{key}")
+            figures.show_sent(sent(page, name, beside=names), key=f"chart_{name}")
 
 
 def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
@@ -148,12 +145,17 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
     request = (page.run_id, name, page.controls, chart.lines, onset_range(page.verdict))
     drawn, summary = _drawings.get(request, page.position, build)
     seen = page.controls
+    source = figures.Source(
+        address=f"{pulses.address(page.run_id, 'chart')}?{to_query(name, seen)}",
+        pulse=pulses.address(page.run_id),
+        position=pulses.mark(page.position),
+    )
     return figures.sent(
         drawn,
         revision=f"{page.run_id} {seen.axis} {seen.log_y}",
         name=f"{page.run_id}_{name}",
         alt=visible(f"{chart.title}. {summary}", 600),
-        source=_source(page, name) if page.is_followed else None,
+        source=source if page.is_followed else None,
     )
 
 
@@ -165,14 +167,6 @@ def _chart(page: Snapshot, name: str, beside: Sequence[str]) -> tuple[Chart, lis
     if chart in curated:
         return chart, curated
     return chart, [plain_chart(key) for key in beside or (name,)]
-
-
-def _source(page: Snapshot, name: str) -> figures.Source:
-    return figures.Source(
-        address=f"{pulses.address(page.run_id, 'chart')}?{to_query(name, page.controls)}",
-        pulse=pulses.address(page.run_id),
-        position=pulses.mark(page.position),
-    )
 
 
 def to_query(name: str, controls: Controls) -> str:

@@ -25,8 +25,7 @@ from echoscope.store.status import after_step
 
 from ..words import NONE
 from . import theme
-
-Trace = dict[str, Any]
+from .parts import SILENT, Trace, figure_text, scatter
 
 MARK_AXIS = "y9"
 """The y axis that marks lie on: from 0 to 1, whatever the curves do."""
@@ -175,15 +174,8 @@ def run_marks(
     return [*alarm_marks(alarms), *command_marks(commands), *rewind_marks(steps)]
 
 
-def scatter(**props: Any) -> Trace:
-    """A trace of plotly, as it is: checking each property takes longer than all the rest."""
-    return {"type": "scatter", **props}
-
-
 def mark_traces(
-    marks: Sequence[Mark],
-    position: Callable[[Sequence[float]], FloatArray64],
-    escape: Callable[[str], str],
+    marks: Sequence[Mark], position: Callable[[Sequence[float]], FloatArray64]
 ) -> list[Trace]:
     """Traces over the y axis MARK_AXIS: one sign a kind and step, whose hover names everything."""
     traces = []
@@ -203,26 +195,29 @@ def mark_traces(
         x = position([mark.step for mark in of_kind])
         if dash:
             traces.append(_lines(x, dash))
-        traces.append(
-            scatter(
-                x=x,
-                y=np.full(len(x), height),
-                mode="markers",
-                marker={
-                    "symbol": [mark.symbol for mark in of_kind],
-                    "color": [mark.color for mark in of_kind],
-                    "size": 9,
-                    "line": {"width": 1.5, "color": [mark.color for mark in of_kind]},
-                },
-                text=[_texts(at_one, escape) for at_one in together],
-                hovertemplate="%{text}<extra></extra>",
-                showlegend=False,
-                cliponaxis=False,
-                yaxis=MARK_AXIS,
-                name=kind.value,
-            )
-        )
+        texts = [_texts(at_one) for at_one in together]
+        place = {"x": x, "y": np.full(len(x), height), "yaxis": MARK_AXIS}
+        traces.append(signs(of_kind, texts, size=9, name=kind.value, **place))
     return traces
+
+
+def signs(marks: Sequence[Mark], texts: Sequence[str], *, size: int, **props: Any) -> Trace:
+    """The signs of some marks; hovering says a text of each, which is escaped already."""
+    colors = [mark.color for mark in marks]
+    return scatter(
+        mode="markers",
+        marker={
+            "symbol": [mark.symbol for mark in marks],
+            "color": colors,
+            "size": size,
+            "line": {"width": 1.5, "color": colors},
+        },
+        text=texts,
+        hovertemplate="%{text}<extra></extra>",
+        showlegend=False,
+        cliponaxis=False,
+        **props,
+    )
 
 
 def _foremost(marks: Sequence[Mark]) -> Mark:
@@ -231,9 +226,9 @@ def _foremost(marks: Sequence[Mark]) -> Mark:
     return min(marks, key=lambda mark: rank_of.get(mark.symbol, len(rank_of)))
 
 
-def _texts(marks: Sequence[Mark], escape: Callable[[str], str]) -> str:
+def _texts(marks: Sequence[Mark]) -> str:
     """One below the other, in the order in which they came."""
-    texts = [escape(mark.text) for mark in marks[:MAX_TEXTS]]
+    texts = [figure_text(mark.text) for mark in marks[:MAX_TEXTS]]
     more = len(marks) - len(texts)
     return "<br>".join([*texts, *([f"and {more} more"] if more else [])])
 
@@ -247,10 +242,9 @@ def _lines(x: FloatArray64, dash: str) -> Trace:
         y=ys,
         mode="lines",
         line={"color": theme.COMMAND_MARK, "width": 1, "dash": dash},
-        hoverinfo="skip",
-        showlegend=False,
         yaxis=MARK_AXIS,
         name="",
+        **SILENT,
     )
 
 

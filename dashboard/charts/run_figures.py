@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -19,9 +19,9 @@ from echoscope.text.did_you_mean import did_you_mean
 
 from ..data import diagnosis as data
 from ..data import tables
-from ..data.curves import Axis, AxisKind, Curve, Zoom, step_axis
+from ..data.curves import Axis, AxisKind, Curve, step_axis
 from . import diagnosis as drawn
-from .charts import HEIGHT, LineOptions, line_spec
+from .charts import LineOptions, line_spec
 from .curated import (
     CHARTS,
     EVIDENCE,
@@ -34,6 +34,7 @@ from .curated import (
     plain_chart,
 )
 from .marks import run_marks
+from .parts import Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class Figure:
     title: str
     help: str
     """What it shows, in a sentence or two."""
-    draw: Callable[[RunReader, int | None], drawn.Spec | None]
+    draw: Callable[[RunReader, int | None], Spec | None]
     """The figure at a step, None for the newest that was measured; None where there is no data."""
 
 
@@ -68,12 +69,12 @@ def _values(run: RunReader, step: int, prefix: str) -> dict[str, float]:
     return {r["key"]: math.nan if r["value"] is None else r["value"] for r in rows}
 
 
-def _regimes(run: RunReader, step: int | None) -> drawn.Spec | None:
+def _regimes(run: RunReader, step: int | None) -> Spec | None:
     path = data.regime_path(tables.series(run, data.REGIME_KEYS, "train"))
     return None if path is None else drawn.regime_plane(path, selected=step)
 
 
-def _information(run: RunReader, at_step: int | None) -> drawn.Spec | None:
+def _information(run: RunReader, at_step: int | None) -> Spec | None:
     step = _step(run, "information", at_step)
     if step is None:
         return None
@@ -84,13 +85,13 @@ def _information(run: RunReader, at_step: int | None) -> drawn.Spec | None:
     return drawn.information_curve(families, _values(run, step, "info/")) if families else None
 
 
-def _groups(run: RunReader, step: int | None) -> drawn.Spec | None:
+def _groups(run: RunReader, step: int | None) -> Spec | None:
     steps = data.thin(tables.trajectory_steps(run), data.MAX_GROUP_STEPS)
     grid = data.group_grid(tables.groups(run, steps))
     return None if grid.empty else drawn.group_map(grid)
 
 
-def _gradients(run: RunReader, at_step: int | None) -> drawn.Spec | None:
+def _gradients(run: RunReader, at_step: int | None) -> Spec | None:
     step = _step(run, "gradients", at_step)
     table = pd.DataFrame() if step is None else data.gradient_table(_values(run, step, "gradient/"))
     return None if table.empty else drawn.gradient_bars(table)
@@ -129,21 +130,16 @@ FIGURES = (
 _BY_NAME = {figure.name: figure for figure in FIGURES}
 
 
-def draw_figure(run: RunReader, name: str, step: int | None) -> drawn.Spec | None:
+def draw_figure(run: RunReader, name: str, step: int | None) -> Spec | None:
     """One of FIGURES at a step."""
     return _BY_NAME[name].draw(run, step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Controls:
-    """How somebody wants to see the charts."""
+class Controls(LineOptions):
+    """How somebody wants to see the charts, all of them together."""
 
     axis: AxisKind = "step"
-    smooth: float = 0.0
-    log_y: bool = False
-    zoom: Zoom | None = None
-    """Of all charts together."""
-    height: int = HEIGHT
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -181,17 +177,10 @@ class RunCharts:
         keys, most = chart_keys(beside or [chart], self.known), tables.most_points(self.last_step)
         return chart_curves(chart, self.series(keys, max_points=most), self.steps, self.known)
 
-    def spec(self, chart: Chart, curves: Sequence[Curve]) -> dict[str, Any]:
-        """The chart as plotly's `data` and `layout`."""
-        options = LineOptions(
-            smooth=self.controls.smooth,
-            log_y=self.controls.log_y,
-            zoom=self.controls.zoom,
-            height=self.controls.height,
-            onset=onset_range(self.verdict),
-        )
+    def spec(self, chart: Chart, curves: Sequence[Curve]) -> Spec:
+        options = replace(self.controls, onset=onset_range(self.verdict))
         marks = run_marks(*self.happened(), self.steps)
-        return line_spec(curves, self.axis, marks, options, **chart.words)
+        return line_spec(curves, self.axis, marks, options, title=chart.title, help=chart.help)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from echoscope.diagnostics.judge.alarms import COLLAPSED_IN_PART
@@ -116,6 +117,11 @@ def _luminance(color: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
+def style_sheet(css: Path) -> str:
+    """A file as the element of a page; in one line, because boards bring theirs along."""
+    return f"<style>{' '.join(css.read_text(encoding='utf-8').split())}</style>"
+
+
 def icon(colour: Colour) -> str:
     """A dot for the tab of a browser, as SVG."""
     circle = f'<circle cx="16" cy="16" r="12" fill="{TONES[colour]}"/>'
@@ -129,14 +135,7 @@ def shown_state(verdict: Verdict) -> str:
     return "watch" if is_green and has_fate else verdict.state.value
 
 
-REGIMES: Mapping[str, str] = {
-    "diverse": "#009e73",
-    "compressed": "#56b4e9",
-    "template_collapse": "#d55e00",
-    "low_entropy_collapse": "#cc79a7",
-    "undetermined": "#7a7a7a",
-}
-GRID = "rgba(128,128,128,0.18)"
+GRID, LINE = "rgba(128,128,128,0.18)", "rgba(128,128,128,0.45)"
 CLAIM = "#b08900"
 """What a verdict claims of a curve."""
 OUTCOMES: Mapping[str, str] = {

@@ -14,9 +14,9 @@ from echoscope.text.sentences import capitalised
 
 from ..words import NONE, setting_words
 from . import theme
-from .charts import figure_text
 from .curated import onset_range
-from .marks import Mark, MarkKind, Trace, scatter
+from .marks import Mark, MarkKind, signs
+from .parts import CLEAR, Spec, Trace, figure_text, note, scatter
 
 TIMELINE_HELP = (
     "Grey: as the run began. Blue: set during the run, or not what the recipe has. Shaded in red: "
@@ -48,19 +48,16 @@ def settings_held(
     Those that were changed during the run come first, then those that advice would change, then
     those that differ from the recipe; at most MAX_SETTINGS.
     """
-    changed = dict.fromkeys(key for change in situation.changes for key in change.values)
-    advised = (
-        dict.fromkeys(key for action in verdict.actions for key in action.settings)
-        if (verdict)
-        else {}
-    )
+    changed = [key for change in situation.changes for key in change.values]
+    actions = verdict.actions if verdict else ()
+    advised = [key for action in actions for key in action.settings]
     name, recipe = situation.recipe
-    keys = [*changed, *(key for key in [*advised, *recipe] if key not in changed)]
+    keys = dict.fromkeys([*changed, *advised, *recipe])
     return {
         key: _held(
             situation, key, last_step, f"{name} has {_words(recipe[key])}" if key in recipe else ""
         )
-        for key in list(dict.fromkeys(keys))[:MAX_SETTINGS]
+        for key in list(keys)[:MAX_SETTINGS]
         if key in changed or situation.setting(key) is not None
     }
 
@@ -89,8 +86,8 @@ def timeline(
     marks: Iterable[Mark],
     verdict: Verdict | None,
     last_step: int,
-) -> dict[str, Any] | None:
-    """Plotly's `data` and `layout`; None where nothing happened and nothing is known."""
+) -> Spec | None:
+    """The figure; None where nothing happened and nothing is known."""
     by_kind = {kind: [mark for mark in marks if mark.kind is kind] for kind in MarkKind}
     rows = [kind for kind, of_kind in by_kind.items() if of_kind]
     if not rows and not held:
@@ -100,7 +97,10 @@ def timeline(
     notes: list[dict[str, Any]] = []
     for row, kind in enumerate(rows):
         notes.append(_name(capitalised(f"{kind.value}s"), num_rows - row))
-        data.append(_signs(by_kind[kind], num_rows - row - 0.5))
+        texts = [figure_text(mark.text) for mark in by_kind[kind]]
+        x = np.array([mark.step for mark in by_kind[kind]], np.float64)
+        y = np.full(len(x), num_rows - row - 0.7)
+        data.append(signs(by_kind[kind], texts, size=11, x=x, y=y, name=""))
     for row, (key, values) in enumerate(held.items(), start=len(rows)):
         notes.append(_name(key, num_rows - row))
         for value in values:
@@ -114,8 +114,7 @@ def timeline(
         "layout": {
             "height": _ROW * num_rows + 60,
             "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
+            **CLEAR,
             "showlegend": False,
             "hovermode": "closest",
             "xaxis": {
@@ -134,32 +133,13 @@ def timeline(
 
 def _name(text: str, top: float) -> dict[str, Any]:
     """What a row is about, above it."""
-    return {
-        "text": figure_text(text, width=200, limit=_NAME_WIDTH),
-        "x": 0,
-        "y": top,
-        "xref": "paper",
-        "yref": "y",
-        "xanchor": "left",
-        "yanchor": "top",
-        "showarrow": False,
-        "font": {"size": 11, "color": theme.COMMAND_MARK},
-    }
+    name = figure_text(text, width=200, limit=_NAME_WIDTH)
+    return note(name, (0, top), "left top", paper="x", color=theme.COMMAND_MARK)
 
 
 def _value(value: Held, y: float) -> dict[str, Any]:
-    return {
-        "text": figure_text(value.words, width=200, limit=_VALUE_WIDTH),
-        "x": value.first,
-        "y": y - 0.22,
-        "xref": "x",
-        "yref": "y",
-        "xanchor": "left",
-        "yanchor": "middle",
-        "xshift": 4,
-        "showarrow": False,
-        "font": {"size": 11.5},
-    }
+    text = figure_text(value.words, width=200, limit=_VALUE_WIDTH)
+    return note(text, (value.first, y - 0.22), "left middle", shift=(4, 0), size=11.5)
 
 
 def _bar(key: str, value: Held, y: float) -> Trace:
@@ -178,24 +158,5 @@ def _bar(key: str, value: Held, y: float) -> Trace:
         hoverinfo="text",
         hoveron="fills",
         showlegend=False,
-        name="",
-    )
-
-
-def _signs(marks: Sequence[Mark], y: float) -> Trace:
-    return scatter(
-        x=np.array([mark.step for mark in marks], np.float64),
-        y=np.full(len(marks), y - 0.2),
-        mode="markers",
-        marker={
-            "symbol": [mark.symbol for mark in marks],
-            "color": [mark.color for mark in marks],
-            "size": 11,
-            "line": {"width": 1.5, "color": [mark.color for mark in marks]},
-        },
-        text=[figure_text(mark.text) for mark in marks],
-        hovertemplate="%{text}<extra></extra>",
-        showlegend=False,
-        cliponaxis=False,
         name="",
     )

@@ -1,19 +1,21 @@
 """A few bytes about a run that change when a page about it should, and lines on how it stands.
 
-Nothing that a model or an environment wrote is in them.
+Nothing that a model or an environment wrote is in them. Lines change on a page by themselves.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Literal
 from urllib.parse import quote
 
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import info_status
-from echoscope.store.records import Alarm, AlarmSeverity, rule_words
+from echoscope.store.records import AlarmSeverity, rule_words
 from echoscope.store.status import Origin, RunStatus, origin_of
 from echoscope.store.steer.steering import standing
 from echoscope.text.sentences import capitalised
@@ -21,9 +23,13 @@ from echoscope.text.sentences import capitalised
 from ..charts.theme import SEVERITY_TONES
 from ..data import queries
 from ..data.progress import pace, progress_words
+from ..escaping import visible
 from ..page.problems import Problem
 from ..words import Colour, status_words
+from .scripts import component
 
+Kind = Literal["badge", "caption"]
+"""How a line looks."""
 EVERY_S = 1.0
 """Between two questions about a run that is live."""
 Pulse = Mapping[str, str]
@@ -58,9 +64,11 @@ def pulse(run_id: str) -> Pulse:
             "position": mark(queries.position(run_id)),
             "status": _digest((info.status, info.attempt)),
             "verdict": verdict_mark(_verdict(run_id)),
-            "alarms": _digest([_alarm(alarm) for alarm in queries.open_alarms(run_id)]),
-            "commands": _digest([(alarm.command.command_id, alarm.ack) for alarm in commands]),
-            "checkpoints": _digest([alarm.path for alarm in queries.checkpoints(run_id)]),
+            "alarms": _digest(
+                [(a.alarm_id, a.step, a.severity, a.message) for a in queries.open_alarms(run_id)]
+            ),
+            "commands": _digest([(state.command.command_id, state.ack) for state in commands]),
+            "checkpoints": _digest([saved.path for saved in queries.checkpoints(run_id)]),
             "keys": _digest(queries.metric_keys(run_id)),
         }
     except Problem as trouble:
@@ -138,10 +146,6 @@ def newest_line(run_id: str) -> Line:
     return Line(text=f"The newest step is {queries.info(run_id).last_step}.")
 
 
-def _alarm(alarm: Alarm) -> object:
-    return alarm.alarm_id, alarm.step, alarm.severity, alarm.message
-
-
 def _pace(run_id: str) -> float:
     return pace(queries.step_table(run_id))
 
@@ -160,3 +164,34 @@ def _steps(run_id: str) -> int:
 
 def _digest(value: object) -> str:
     return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
+
+
+def show_line(run_id: str, name: str, line: Line, *, kind: Kind, every_s: float | None) -> None:
+    """Show a line as it is now, and as it becomes: the browser puts in what a pulse says.
+
+    Nothing is drawn again for it, so a step counter that moves costs a page nothing.
+
+    Args:
+        name: What a pulse calls it.
+        every_s: Seconds between two questions; None where the line stays as it is.
+    """
+    data = {
+        "kind": kind,
+        "name": name,
+        "line": asdict(line),
+        "address": None if every_s is None else address(run_id),
+        "every": EVERY_S if every_s is None else every_s,
+    }
+    component("pulse.js", "line")(key=f"line_{name}", data=json.dumps(data))
+
+
+def bell(run_id: str) -> None:
+    """A button that has the browser of whoever presses it tell of new alarms of a live run."""
+    data = {
+        "run": visible(run_id, 80),
+        "alarm": alarm_line(run_id).text,
+        "address": address(run_id),
+        "every": EVERY_S,
+        "always": True,
+    }
+    component("bell.js")(key="bell", data=json.dumps(data), width="content")

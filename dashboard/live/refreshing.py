@@ -4,7 +4,7 @@ A part that follows a run has a listener in the browser (`pulse.js`). It asks fo
 the run once a second, and in a hidden tab rarely or not at all; the part is drawn again when an
 answer differs from what it was drawn with, and at no other time. To draw the smallest part again
 Streamlit's page looks at all others, which costs more than the part: what changes at every step is
-therefore not drawn again at all (`live_lines`, `live_charts`).
+therefore not drawn again at all (lines, tiles, charts).
 """
 
 from __future__ import annotations

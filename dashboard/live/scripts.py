@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,9 @@ _FIRST: Mapping[str, Sequence[str]] = {
 def files() -> Mapping[str, Path]:
     """Name of a script, as it stands in an address -> its file."""
     own = {path.name: path for path in sorted((Path(__file__).parent / "js").glob("*.js"))}
-    return {**own, _PLOTLY: _plotly()}
-
-
-def _plotly() -> Path:
-    """The file of the installed package; importing plotly to ask for it would take a while."""
-    package = importlib.util.find_spec("plotly")
-    assert package is not None
-    assert package.origin is not None
-    return Path(package.origin).parent / "package_data" / "plotly.min.js"
+    # Importing plotly to ask for its file would take a while.
+    plotly = distribution("plotly").locate_file("plotly/package_data/plotly.min.js")
+    return {**own, _PLOTLY: Path(str(plotly))}
 
 
 @functools.cache

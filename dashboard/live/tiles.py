@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
 from typing import Any
 
@@ -41,5 +40,4 @@ def show(run_id: str, *, is_followed: bool) -> None:
         "pulse": pulses.address(run_id) if is_followed else None,
         "every": pulses.EVERY_S,
     }
-    assert all(math.isfinite(v) for tile in data["tiles"] for v in tile["spark"])
-    component("tiles.js")(key="tiles", data=json.dumps(data))
+    component("tiles.js")(key="tiles", data=json.dumps(data, allow_nan=False))

@@ -25,7 +25,6 @@ from echoscope.text.sentences import capitalised
 from ..charts import theme
 from ..data import queries
 from ..escaping import escape, visible
-from ..live import lines as live_lines
 from ..live import pulses
 from ..live.refreshing import LISTENER, follow, guarded, timed
 from ..web.settings import settings
@@ -273,7 +272,7 @@ def live_marker(run_id: str, seen: pulses.Pulse) -> None:
     toggle = is_live and st.toggle("Follow", value=True, key="follow", bind="query-params")
     every_s = None if is_live and not toggle else pulses.EVERY_S if is_live else IDLE_S
     line = pulses.status_line(run_id)
-    live_lines.show(run_id, "status", line, kind="badge", every_s=every_s)
+    pulses.show_line(run_id, "status", line, kind="badge", every_s=every_s)
     if every_s is not None:
         # A run that began or ended to be live has another page.
         follow(

@@ -15,7 +15,6 @@ from echoscope.store.steer.rewinds import CHECKPOINT
 from echoscope.store.steer.steering import override_words, why_no_branch
 
 from ..data import queries
-from ..live import lines as live_lines
 from ..live import pulses
 from ..report import verdict_html
 from ..steer import branch_form, steering
@@ -57,7 +56,7 @@ def newest_line(run_id: str, verdict: Verdict) -> None:
         is_moving = ui.is_following(run_id) or queries.is_judging(run_id)
         every_s = pulses.EVERY_S if is_moving else None
         line = pulses.verdict_line(run_id)
-        live_lines.show(run_id, "verdict", line, kind="caption", every_s=every_s)
+        pulses.show_line(run_id, "verdict", line, kind="caption", every_s=every_s)
 
 
 def apply_button(run_id: str, verdict: Verdict, *, is_live_page: bool) -> None:

@@ -4,20 +4,23 @@ Every thing has a shape and mostly a letter of its own; colours only help. The S
 style with a media query, so it follows the theme as `<img>` and inline alike; it holds no script,
 link or foreign element, and every text in it is escaped. `board_html` makes the `<img>` of a page.
 
-To draw one more thing, add a shape to `_SHAPES` (a 32 x 32 tile). Unknown things get a tile with
-their letter.
+To draw one more thing, add a shape to `look/shapes.svg` (a 32 x 32 tile). Unknown things get a
+tile with their letter.
 """
 
 from __future__ import annotations
 
 import base64
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape as xml_escape
+from pathlib import Path
 
 from echoscope.text.png import PictureError, picture_size
 from echoscope.text.sentences import wrapped
 
+from ..charts.theme import style_sheet
 from ..escaping import attribute, visible
 from .frames import Card, Frame, Grid, Overlay, Position, read_frame
 
@@ -27,132 +30,28 @@ _LINE_HEIGHT = 18
 _CARD_COLUMNS = 40
 _MAX_NUMBERED = 24
 """Rows and columns up to which their numbers stand at the edge."""
-
-_LIGHT = (
-    "--paper:#fff;--ink:#1d232b;--line:#b9bec6;--floor:#f3f0e9;--ice:#dcecf7;--frost:#9fc3dd;"
-    "--wall:#5b616b;--mortar:#888f9a;--hole:#1b2f4b;--in-hole:#fff;--goal:#1b7f4d;"
-    "--box:#c08a45;--box-line:#4f3512;--target:#c2502f;--player:#2f5fc4;--on-player:#fff;"
-    "--mark:#6f3fa0;--other:#e3dcee"
-)
-_DARK = (
-    "--paper:#14181f;--ink:#e8ebf0;--line:#4a515c;--floor:#2a2a29;--ice:#243747;--frost:#4b6f8b;"
-    "--wall:#8b929d;--mortar:#626974;--hole:#05080d;--in-hole:#dfe6ee;--goal:#46c98a;"
-    "--box:#b98847;--box-line:#2a1b06;--target:#f0875f;--player:#7fa5f5;--on-player:#0e1420;"
-    "--mark:#c79cf0;--other:#3b3347"
-)
-_STYLE = (
-    # Shapes are shown through <use>, where only selectors of a single element match.
-    f".es-board{{{_LIGHT}}}@media (prefers-color-scheme:dark){{.es-board{{{_DARK}}}}}"
-    ".es-l{font:600 11px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
-    "fill:var(--ink);text-anchor:middle}"
-    ".es-n{font-size:9px;font-weight:400;opacity:.75}"
-    ".es-c{text-anchor:start;font-weight:400;font-size:12px;white-space:pre}"
-    ".es-h{text-anchor:start;font-size:13px}"
-)
+_LOOK = Path(__file__).parent / "look"
+_STYLE = style_sheet(_LOOK / "boards.css")
+"""Shapes are shown through `<use>`, where only selectors of a single element match."""
 
 
-def _rect(fill: str) -> str:
-    return f'<rect width="32" height="32" fill="var(--{fill})" stroke="var(--line)"/>'
-
-
-def _sticker(colour: str, letter: str) -> str:
-    """Of a cube; its letter is dark in both themes, because the colour is the same in both."""
-    return (
-        f'<rect x="1" y="1" width="30" height="30" rx="4" fill="{colour}" stroke="#1d232b"/>'
-        f'<text class="es-l" x="16" y="20" style="fill:#1d232b">{letter}</text>'
-    )
-
-
-def _key(colour: str, letter: str) -> str:
-    return (
-        f'<path d="M17 14h12v4h-3v4h-4v-4h-5z" fill="{colour}" stroke="#1d232b"/>'
-        f'<circle cx="11" cy="16" r="8" fill="{colour}" stroke="#1d232b"/>'
-        f'<text class="es-l" x="11" y="20" style="fill:#1d232b">{letter}</text>'
-    )
-
-
-def _door(colour: str, letter: str) -> str:
-    return (
-        f'<rect x="3" y="1" width="26" height="30" rx="2" fill="{colour}" stroke="#1d232b" '
-        'stroke-width="2"/><circle cx="24" cy="20" r="2" fill="#1d232b"/>'
-        f'<text class="es-l" x="14" y="20" style="fill:#1d232b">{letter}</text>'
-    )
+def _read_shapes() -> Mapping[str, str]:
+    """Name -> drawing, of `shapes.svg`; a drawing with a PAINT in each of the paints."""
+    shapes = {}
+    text = (_LOOK / "shapes.svg").read_text(encoding="utf-8")
+    for name, lines in re.findall(r'<g id="([\w-]+)">(.*?)</g>', text, re.DOTALL):
+        drawing = " ".join(lines.split()).replace("> <", "><")
+        for paint, colour in _PAINTS.items() if "PAINT" in name else [("", "")]:
+            thing = name.replace("PAINT", paint).replace("-", " ")
+            shapes[thing] = drawing.replace("PAINT", colour).replace("LETTER", paint[:1].upper())
+    return shapes
 
 
 _PAINTS: Mapping[str, str] = {
     "red": "#e8685f", "blue": "#7fa5f5", "green": "#6cc07a", "yellow": "#f4d73b",
+    "white": "#f7f7f4", "orange": "#f59a3c",
 }  # fmt: skip
-_FLOOR = _rect("floor")
-_ICE = (
-    _rect("ice") + '<path d="M5 11l6-6M5 27L11 21M20 12l7-7M21 27l6-6" stroke="var(--frost)" '
-    'stroke-width="1.4" fill="none"/>'
-)
-_FIGURE = (
-    '<circle cx="16" cy="9" r="5" fill="var(--player)" stroke="var(--paper)" stroke-width="1.5"/>'
-    '<path d="M5 29c0-9 4-14 11-14s11 5 11 14z" fill="var(--player)" stroke="var(--paper)" '
-    'stroke-width="1.5"/>'
-    '<text class="es-l" x="16" y="27" style="fill:var(--on-player)">P</text>'
-)
-_CRATE = (
-    '<rect x="4" y="4" width="24" height="24" rx="2" fill="var(--box)" stroke="var(--box-line)" '
-    'stroke-width="2"/><path d="M5 5l22 22M27 5L5 27" stroke="var(--box-line)" '
-    'stroke-width="1.6"/>'
-)
-_RING = (
-    '<circle cx="16" cy="16" r="9" fill="none" stroke="var(--target)" stroke-width="2.4"/>'
-    '<circle cx="16" cy="16" r="3" fill="var(--target)"/>'
-)
-_EDGES = {"north": "16,1 11,6 21,6", "east": "31,16 26,11 26,21", "south": "16,31 11,26 21,26",
-          "west": "1,16 6,11 6,21"}  # fmt: skip
-_FACING = {
-    f"facing {side}": f'<polygon points="{corners}" fill="var(--mark)" stroke="var(--paper)"/>'
-    for side, corners in _EDGES.items()
-}
-"""Triangles at the edge that somebody looks at."""
-_SHAPES: Mapping[str, str] = {
-    **_FACING,
-    "floor": _FLOOR,
-    "ice": _ICE,
-    "wall": _rect("wall")
-    + '<path d="M0 10.5H32M0 21.5H32M11 0V10M22 11V21M11 22V32" stroke="var(--mortar)" '
-    'stroke-width="1.6"/>',
-    "hole": _ICE
-    + '<ellipse cx="16" cy="17" rx="12.5" ry="11" fill="var(--hole)" stroke="var(--ink)"/>'
-    '<text class="es-l" x="16" y="21" style="fill:var(--in-hole)">O</text>',
-    "goal": _ICE + '<path d="M9 29V4" stroke="var(--ink)" stroke-width="2.2"/>'
-    '<path d="M10 4h16l-5 6 5 6H10z" fill="var(--goal)" stroke="var(--ink)"/>'
-    '<text class="es-l" x="22" y="29">G</text>',
-    "target": _FLOOR + _RING,
-    "player": _FIGURE,
-    "box": _CRATE,
-    "box on target": _CRATE
-    + '<circle cx="16" cy="16" r="9" fill="var(--paper)" stroke="var(--target)" '
-    'stroke-width="2.4"/>'
-    '<path d="M11 16l4 4 7-8" fill="none" stroke="var(--ink)" stroke-width="2.4"/>',
-    "start": '<rect x="2.5" y="2.5" width="27" height="27" rx="4" fill="none" '
-    'stroke="var(--mark)" stroke-width="2" stroke-dasharray="4 3"/>'
-    '<text class="es-l" x="7.5" y="13" style="fill:var(--mark);font-size:9px">S</text>',
-    "slip": '<rect x="18" y="1" width="13" height="13" rx="3" fill="var(--paper)" '
-    'stroke="var(--mark)" stroke-width="1.4"/><path d="M20.5 10c2-5 3 1 5-3s1-2 3-2.5" '
-    'fill="none" stroke="var(--mark)" stroke-width="1.8"/>',
-    "placed": '<rect x="3.5" y="3.5" width="25" height="25" rx="12" fill="none" '
-    'stroke="var(--player)" stroke-width="1.8"/>',
-    "conflict": '<rect x="2.5" y="2.5" width="27" height="27" rx="4" fill="none" '
-    'stroke="var(--target)" stroke-width="2.4"/>'
-    '<path d="M22 4l6 6M28 4l-6 6" stroke="var(--target)" stroke-width="2"/>',
-    "treasure": '<path d="M4 14c0-8 24-8 24 0v14H4z" fill="#f4d73b" stroke="#1d232b" '
-    'stroke-width="1.6"/><path d="M4 17h24" stroke="#1d232b" stroke-width="1.6"/>'
-    '<rect x="13" y="14" width="6" height="7" fill="#1d232b"/>',
-    **{f"{name} key": _key(paint, name[0].upper()) for name, paint in _PAINTS.items()},
-    **{f"{name} door": _door(paint, name[0].upper()) for name, paint in _PAINTS.items()},
-    "nothing": "",
-    "white": _sticker("#f7f7f4", "W"),
-    "yellow": _sticker("#f4d73b", "Y"),
-    "orange": _sticker("#f59a3c", "O"),
-    "red": _sticker("#e8685f", "R"),
-    "green": _sticker("#6cc07a", "G"),
-    "blue": _sticker("#7fa5f5", "B"),
-}
+_SHAPES = _read_shapes()
 _BACKGROUNDS = ("floor", "ice", "wall", "nothing")
 """Too many to be told one by one in a description."""
 
@@ -249,7 +148,7 @@ def _svg(content: Frame) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" class="es-board" role="img" '
         f'viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
         f"<title>{title}</title><desc>{xml_escape(visible(describe(content), 4_000))}</desc>"
-        f"<style>{_STYLE}</style>{body}</svg>"
+        f"{_STYLE}{body}</svg>"
     )
 
 
@@ -314,9 +213,8 @@ def _cell(grid: Grid, position: Position) -> str:
     kind = grid.cell(position)
     if kind in _SHAPES:
         return ""
-    return _rect("other") + _letter(
-        kind if kind.isdecimal() else grid.cells[position[0]][position[1]]
-    )
+    tile = '<rect width="32" height="32" fill="var(--other)" stroke="var(--line)"/>'
+    return tile + _letter(kind if kind.isdecimal() else grid.cells[position[0]][position[1]])
 
 
 def _thing(grid: Grid, overlay: Overlay) -> tuple[str, str]:

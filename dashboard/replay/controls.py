@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
@@ -13,9 +15,9 @@ from echoscope.text.sentences import capitalised
 
 from ..data import queries
 from ..page import ui, url_state
-from ..page.url_state import MAX_TEXT, choose, number, type_in
+from ..page.url_state import MAX_TEXT
+from ..words import SPLITS
 from . import notes as notes_box
-from .kept import SPLITS
 from .listing import KEPT, NEWEST, ORDERS, SUCCESS, WORST, Asked, Listed, listed
 
 STEP_PX, SPLIT_PX = 136, 128
@@ -23,6 +25,9 @@ MAX_LABELLED = 600
 """Labelled episodes that are listed: a query has room for so many."""
 LEFT_WITH_STEP = ("trajectory", "turn", "page", "beside")
 """Parameters of the address that belong to what the list had before."""
+choose = partial(url_state.choose, clears=LEFT_WITH_STEP)
+number = partial(url_state.number, clears=LEFT_WITH_STEP)
+type_in = partial(url_state.type_in, clears=LEFT_WITH_STEP)
 _LIST_PARAMS = ("split", "success", "kept", "q", "where", "run", "order", "label")
 
 
@@ -65,7 +70,6 @@ def choose_list(run_id: str, notes: EpisodeNotes) -> Listed:
             default=newest_step(run_id),
             least=0,
             most=last_step,
-            clears=LEFT_WITH_STEP,
             hides_label=True,
         )
     split = _split(run_id, line)
@@ -76,7 +80,6 @@ def choose_list(run_id: str, notes: EpisodeNotes) -> Listed:
             now=text,
             key="replay_search",
             placeholder="Search all steps",
-            clears=LEFT_WITH_STEP,
         )
     active = sum(bool(st.query_params.get(name)) for name in ("success", "kept", "where", "label"))
     name = f"Filters, {active} active" if active else "Filters"
@@ -87,17 +90,15 @@ def choose_list(run_id: str, notes: EpisodeNotes) -> Listed:
             [*ORDERS],
             default=NEWEST if is_search else WORST,
             label_of=lambda name: ORDERS[name][0],
-            clears=LEFT_WITH_STEP,
         )
-        success = choose("success", "Success", [*SUCCESS], default="any", clears=LEFT_WITH_STEP)
-        kept = choose("kept", "Update", [*KEPT], default="any", clears=LEFT_WITH_STEP)
+        success = choose("success", "Success", [*SUCCESS], default="any")
+        kept = choose("kept", "Update", [*KEPT], default="any")
         type_in(
             "where",
             "SQL condition",
             now=where,
             key="replay_where",
             placeholder="SQL over all steps: is_success AND num_turns > 3",
-            clears=LEFT_WITH_STEP,
         )
         if labels or label:
             choices = ["", *dict.fromkeys((*labels, *([label] if label else [])))]
@@ -107,7 +108,6 @@ def choose_list(run_id: str, notes: EpisodeNotes) -> Listed:
                 choices,
                 default="",
                 label_of=lambda name: f"{name} ({labels.get(name, 0)})" if name else "any",
-                clears=LEFT_WITH_STEP,
             )
         if label in labels:
             notes_box.export(run_id, label)
@@ -153,7 +153,6 @@ def _split(run_id: str, line: DeltaGenerator) -> str:
             splits,
             default=splits[0],
             label_of=lambda split: split_words(run_id, split),
-            clears=LEFT_WITH_STEP,
             hides_label=True,
         )
 
@@ -172,9 +171,8 @@ def title(run_id: str, answer: Listed) -> str:
     if not asked.is_search:
         heading = f"Step {asked.step} of {max(queries.info(run_id).last_step, 0)}, {split}"
     else:
-        looked_for = [f"text {asked.text!r}"] * bool(asked.text)
-        looked_for += [f"condition {asked.where!r}"] * bool(asked.where)
-        looked_for += [f"label {asked.label!r}"] * bool(asked.label)
+        wishes = {"text": asked.text, "condition": asked.where, "label": asked.label}
+        looked_for = [f"{what} {wish!r}" for what, wish in wishes.items() if wish]
         heading = f"All steps, {split}, {' and '.join(looked_for)}"
     if asked.order != WORST:
         heading += f". {ORDERS[asked.order][0]}"

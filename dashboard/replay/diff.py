@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import zip_longest
+from pathlib import Path
 
 from echoscope.store.records import Trajectory, Turn
 
-from ..escaping import cut, cut_note, escape_fragment
+from ..charts.theme import style_sheet
+from ..escaping import cut_note, escape_fragment
 from .html import turn_line
 
 MAX_CHARS = 8_000
@@ -20,20 +22,11 @@ MAX_PAIRS = 250_000
 MAX_WORK = 1_600_000
 """The same, summed over the turns of two episodes: at worst a second or two of processor time."""
 MAX_TURNS = 60
+_BOTH = "es-both"
+"""Of a cell that is as wide as two."""
 _WORD = re.compile(r"\w+\s*|[^\w\s]+\s*|\s+")
 
-STYLE = (
-    "<style>"
-    ".es-pair{display:grid;grid-template-columns:minmax(0,1fr) minmax(0,1fr);gap:.2rem 1.2rem;"
-    "padding:.3rem 0 .6rem}.es-pair>.es-both{grid-column:1/-1}"
-    ".es-two .es-talk{height:calc(100vh - 13.2rem)}.es-two .es-turn{display:block}"
-    ".es-left{background:light-dark(#fde3cf,#5c3413);border-radius:2px;"
-    "border-bottom:2px solid light-dark(#b3541e,#f0a26b)}"
-    ".es-right{background:light-dark(#d5e6fb,#173a63);border-radius:2px;"
-    "border-bottom:2px dotted light-dark(#1f5fae,#7fb0ef)}"
-    "@media(max-width:640px){.es-two .es-pair{grid-template-columns:minmax(0,1fr)}}"
-    "</style>"
-)
+STYLE = style_sheet(Path(__file__).parent / "look" / "difference.css")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +117,12 @@ def episodes_html(left: Trajectory, right: Trajectory, turn: int) -> str:
 def _pair_html(a: Turn | None, b: Turn | None, budget: Budget) -> str:
     turns = (a, b)
     lines = ["" if turn is None else turn_line(turn) for turn in turns]
-    cells = _both(lines[0]) if lines[0] == lines[1] else "".join(map(_cell, lines))
+    cells = _cell(lines[0], _BOTH) if lines[0] == lines[1] else "".join(map(_cell, lines))
     if any(turn is not None and turn.observation for turn in turns):
         texts = [None if turn is None else turn.observation for turn in turns]
         cells += _compared(texts, "es-asked", budget)
     texts = [None if turn is None else turn.response for turn in turns]
     return f'<div class="es-pair">{cells}{_compared(texts, "es-reply", budget)}</div>'
-
-
-def _both(html: str, css: str = "") -> str:
-    return f'<div class="es-both {css}">{html}</div>'
 
 
 def _cell(html: str, css: str = "") -> str:
@@ -142,33 +131,24 @@ def _cell(html: str, css: str = "") -> str:
 
 def _compared(texts: Sequence[str | None], css: str, budget: Budget) -> str:
     """Two texts; None for that of an episode that had ended."""
-    left, right = texts
-    if left is not None and left == right:
-        return _both(_box([Piece(left, is_shared=True)], ""), css)
-    sides = [[Piece(text[:MAX_CHARS], is_shared=True)] if text else [] for text in texts]
-    if left is not None and right is not None:
-        sides = [*word_diff(left[:MAX_CHARS], right[:MAX_CHARS], budget)]
-    ended = _ENDED if css == "es-reply" else ""
-    return "".join(
-        _cell(ended if text is None else _box(side, name, max(0, len(text) - MAX_CHARS)), css)
+    shown = ["" if text is None else text[:MAX_CHARS] for text in texts]
+    alone = [[Piece(text, is_shared=True)] for text in shown]
+    sides = alone if None in texts else word_diff(shown[0], shown[1], budget)
+    ended = '<div class="es-note">The episode has ended.</div>' if css == "es-reply" else ""
+    boxes = [
+        ended if text is None else _box(side, name, len(text) - MAX_CHARS)
         for text, side, name in zip(texts, sides, ("es-left", "es-right"), strict=True)
-    )
+    ]
+    if texts[0] == texts[1]:
+        return _cell(boxes[0], f"{_BOTH} {css}")
+    return "".join(_cell(box, css) for box in boxes)
 
 
-def _box(pieces: Sequence[Piece], css: str, num_cut: int = 0) -> str:
-    """A text in pieces.
-
-    Args:
-        num_cut: Characters that are not in the pieces.
-    """
+def _box(pieces: Sequence[Piece], css: str, num_cut: int) -> str:
+    """A text in pieces, and how many characters of it are not in them."""
     spans = []
     for piece in pieces:
-        safe, left_out = cut(piece.text, MAX_CHARS)
-        num_cut += left_out
-        html = escape_fragment(safe)
+        html = escape_fragment(piece.text)
         spans.append(html if piece.is_shared else f'<span class="{css}">{html}</span>')
-    note = f'<div class="es-note">{cut_note(num_cut)}</div>' if num_cut else ""
+    note = f'<div class="es-note">{cut_note(num_cut)}</div>' if num_cut > 0 else ""
     return f'<div class="es-text" dir="auto">{"".join(spans) or "&#160;"}</div>{note}'
-
-
-_ENDED = '<div class="es-note">The episode has ended.</div>'

@@ -81,9 +81,8 @@ def _of_turn(name: str) -> Read:
 
 def _of_outcome(name: str) -> Read:
     def read(turn: Turn, outcome: TrajectoryOutcome | None) -> FloatArray64 | None:
-        arrays: tuple[FloatArray, ...] | None = getattr(outcome, name, None)
-        is_there = arrays is not None and turn.index < len(arrays)
-        return _numbers(turn, arrays[turn.index]) if arrays is not None and is_there else None
+        arrays: tuple[FloatArray, ...] = getattr(outcome, name, None) or ()
+        return _numbers(turn, arrays[turn.index]) if turn.index < len(arrays) else None
 
     return read
 

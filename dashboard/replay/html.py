@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from echoscope.store.importers.draft import reconstructions
 from echoscope.store.models import Detokenizer
@@ -19,52 +20,16 @@ from echoscope.store.records import (
 )
 from echoscope.text.amounts import counted
 
-from ..escaping import attribute, cut, cut_note, escape, marked
+from ..charts.theme import style_sheet
+from ..escaping import attribute, escape
 from ..labels import number_words
-from ..words import NONE
+from ..words import NEVER_TRAINED, NONE, SPLITS, UNKNOWN, kept_word
 from . import tokens
 from .boards import board_html, picture_html, player_position
 from .frames import Card, Position, read_frame
 from .heat import HEATS, Heat, Scale, available, trajectory_scale
-from .kept import NEVER_TRAINED, SPLITS, UNKNOWN, kept_word
 
-STYLE = (
-    "<style>"
-    ".es-facts{display:flex;flex-wrap:wrap;gap:.15rem 1.1rem;font-size:.88rem;line-height:1.55;"
-    "padding:.1rem 0}"
-    ".es-facts span{white-space:nowrap;font-variant-numeric:tabular-nums}"
-    ".es-facts .es-long{white-space:normal;overflow-wrap:anywhere}"
-    ".es-facts i{font-style:normal;opacity:.72;margin-right:.3rem}"
-    ".es-badge{display:inline-block;border:1px solid currentColor;border-radius:.6rem;"
-    "padding:0 .5rem;font-weight:600}"
-    ".es-good{color:light-dark(#146c46,#56c596)}.es-bad{color:light-dark(#b3261e,#ff8a80)}"
-    ".es-plain{opacity:.75}"
-    ".es-boards{display:flex;flex-wrap:wrap;gap:.6rem;align-items:flex-start}"
-    ".es-boards figure{margin:0;flex:0 1 auto;min-width:8rem;max-width:100%}"
-    ".es-boards figcaption{font-size:.78rem;opacity:.75}"
-    ".es-head{font-weight:600;font-size:.8rem;line-height:1.6;opacity:.7;margin-top:.35rem}"
-    ".es-talk{overflow-y:auto;position:relative;height:calc(100vh - 11rem);min-height:18rem;"
-    "border-top:1px solid rgba(128,128,128,.35)}"
-    ".es-turn{border-left:3px solid transparent;padding:.5rem 0 .5rem .7rem;display:grid;"
-    "grid-template-columns:minmax(0,1fr) auto;column-gap:1.2rem;align-items:start}"
-    ".es-turn.es-now{border-left-color:#3b6fd4}.es-turn>.es-said{max-width:52rem}"
-    ".es-turn .es-facts{font-size:.85rem}"
-    ".es-talk .es-text{border:0;padding:0;font:inherit;font-size:.95rem;line-height:1.55}"
-    ".es-talk .es-asked .es-text,.es-talk .es-strip{padding:.3rem .6rem;border-radius:.3rem;"
-    "font:12.5px/1.45 ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
-    "background:rgba(128,128,128,.1)}"
-    ".es-asked{padding:.15rem 0}"
-    ".es-call{display:grid;grid-template-columns:fit-content(12rem) minmax(0,1fr);"
-    "gap:0 .8rem;font-size:.85rem;"
-    "border-left:3px solid #8a63d2;margin:.3rem 0;padding-left:.55rem}"
-    ".es-call>.es-facts,.es-call-name{grid-column:1/-1}"
-    ".es-call-name{font-family:monospace;font-weight:600;overflow-wrap:anywhere}"
-    ".es-call-key{overflow-wrap:anywhere;color:color-mix(in srgb,currentColor 70%,transparent)}"
-    ".es-call-value{font-family:monospace;white-space:pre-wrap;overflow-wrap:anywhere}"
-    "@media(max-width:640px){.es-talk{height:auto;max-height:54vh;min-height:0}"
-    ".es-turn{grid-template-columns:minmax(0,1fr)}}"
-    "</style>"
-)
+STYLE = style_sheet(Path(__file__).parent / "look" / "episode.css")
 HEAT_ORDER = ("information", "advantage", "entropy", "logprob")
 OTHER_TEXT, OTHER_TOKENS = 4_000, 500
 """Characters and tokens of a response that stands beside the chosen one."""
@@ -99,14 +64,14 @@ def _earned(value: float) -> str:
     return "unknown" if math.isnan(value) else _number(value)
 
 
-def _fact_of(name: str, value: str | float | None, form: str = "{}") -> list[str]:
-    """A fact; none where the value is not known."""
-    return [] if value is None else [fact(name, form.format(value), css="es-long")]
+def _fact_of(name: str, value: str | float | None, form: str = "{}") -> str:
+    """A fact; nothing where the value is not known."""
+    return "" if value is None else fact(name, form.format(value), css="es-long")
 
 
-def _flag(value: bool | None, true: str, false: str) -> list[str]:
-    """One of two badges; none where an imported file does not say."""
-    return [] if value is None else [true if value else false]
+def _flag(value: bool | None, true: str, false: str) -> str:
+    """One of two badges; nothing where an imported file does not say."""
+    return "" if value is None else true if value else false
 
 
 def success_badge(is_success: bool | None) -> str:
@@ -117,32 +82,32 @@ def success_badge(is_success: bool | None) -> str:
 
 def trajectory_facts(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
     """Everything that is known about an episode, in a line or two; a `<div>`."""
+    stop, is_import = trajectory.stop_reason, trajectory.split is Split.IMPORT
+    advantage = outcome.advantage if outcome else None
     terms = {k: v for k, v in trajectory.reward_terms.items() if v or k == "env"}
     parts = [
         success_badge(trajectory.is_success),
         _kept_badge(trajectory, outcome),
         _return_fact(trajectory),
         *(fact(k, _number(v)) for k, v in list(terms.items())[:12] if len(terms) > 1),
-        *_advantage_fact(trajectory, outcome.advantage if outcome else None),
-        *_ended(trajectory),
+        # What the file of another trainer does not hold is left out.
+        "" if advantage is None and is_import else fact("advantage", _number(advantage)),
+        "" if stop is StopReason.UNKNOWN else fact("ended by", stop.value),
         fact("turns", str(trajectory.num_turns)),
-        *_fact_of("tokens", trajectory.num_sampled_tokens or None, "{:,}"),
-        *_fact_of("time", trajectory.duration_s, "{:.2g} s"),
-        *_fact_of("task", trajectory.tag or None),
-        *_fact_of(
-            "environment", trajectory.env_id if trajectory.env_id != trajectory.tag else None
-        ),
+        _fact_of("tokens", trajectory.num_sampled_tokens or None, "{:,}"),
+        _fact_of("time", trajectory.duration_s, "{:.2g} s"),
+        _fact_of("task", trajectory.tag or None),
+        _fact_of("environment", trajectory.env_id if trajectory.env_id != trajectory.tag else None),
         fact("group", f"{trajectory.group_index}, sibling {trajectory.sibling_index}"),
-        *_fact_of("policy version", trajectory.policy_version),
-        *_fact_of("seed of the task", trajectory.env_seed),
-        *_fact_of("seed of the environment's randomness", trajectory.noise_seed),
+        _fact_of("policy version", trajectory.policy_version),
+        _fact_of("seed of the task", trajectory.env_seed),
+        _fact_of("seed of the environment's randomness", trajectory.noise_seed),
         *(
             _badge(f"reconstructed: {note}", "plain")
             for note in reconstructions(trajectory.extra).values()
         ),
+        _fact_of("from", trajectory.source or None),
     ]
-    if trajectory.source:
-        parts.append(fact("from", trajectory.source, css="es-long"))
     return f'<div class="es-facts">{"".join(parts)}</div>'
 
 
@@ -158,48 +123,36 @@ def headline(
     Args:
         is_short: Leave out what the update made of it.
     """
-    is_cut = trajectory.stop_reason.is_truncated and not trajectory.is_success
-    cut_badge = _badge(f"cut off by {trajectory.stop_reason.value}", "bad")
-    is_dropped = outcome is not None and not outcome.kept
+    stop = trajectory.stop_reason
+    is_cut = stop.is_truncated and not trajectory.is_success
     is_silent = outcome is None and trajectory.split is Split.IMPORT
-    trained = [_badge("not trained on", "bad")]
-    if not is_dropped:
-        advantage = outcome.advantage if outcome else None
-        is_never = trajectory.split.value in NEVER_TRAINED
-        trained = [] if advantage is None or is_never else _advantage_fact(trajectory, advantage)
-        word = kept_word(outcome.kept if outcome else None, trajectory.split.value)
-        if word != UNKNOWN:
-            trained.append(_badge(word, "good" if outcome else "plain"))
+    says_return = not is_silent or not math.isnan(trajectory.episode_return)
     parts = [
-        cut_badge if is_cut else success_badge(trajectory.is_success),
-        *(
-            []
-            if is_silent and math.isnan(trajectory.episode_return)
-            else [_return_fact(trajectory)]
-        ),
-        *([] if is_short else trained),
+        _badge(f"cut off by {stop.value}", "bad")
+        if is_cut
+        else success_badge(trajectory.is_success),
+        _return_fact(trajectory) if says_return else "",
+        "" if is_short else _trained(trajectory, outcome),
         fact("", counted(trajectory.num_turns, "turn")),
         *(_badge(label, "plain") for label in labels),
     ]
     return f'<div class="es-facts">{"".join(parts)}</div>'
 
 
+def _trained(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
+    """What the update made of an episode, in a word, and with which advantage."""
+    if outcome is not None and not outcome.kept:
+        return _badge("not trained on", "bad")
+    split = trajectory.split.value
+    advantage = outcome.advantage if outcome and split not in NEVER_TRAINED else None
+    word = kept_word(outcome.kept if outcome else None, split)
+    badge = "" if word == UNKNOWN else _badge(word, "good" if outcome else "plain")
+    return ("" if advantage is None else fact("advantage", _number(advantage))) + badge
+
+
 def _return_fact(trajectory: Trajectory) -> str:
     value = _earned(trajectory.episode_return)
     return fact("return", value, hint="environment, format and shaping")
-
-
-def _advantage_fact(trajectory: Trajectory, advantage: float | None) -> list[str]:
-    """What the file of another trainer does not hold is left out."""
-    is_left_out = advantage is None and trajectory.split is Split.IMPORT
-    return [] if is_left_out else [fact("advantage", _number(advantage))]
-
-
-def _ended(trajectory: Trajectory) -> list[str]:
-    """How an episode ended, where that is known."""
-    if trajectory.stop_reason is StopReason.UNKNOWN:
-        return []
-    return [fact("ended by", trajectory.stop_reason.value)]
 
 
 def _kept_badge(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
@@ -224,47 +177,49 @@ def turn_facts(turn: Turn) -> str:
     says_actions = bool(actions) or turn.is_valid is not None
     ends = turn.finish_reason.value
     parts = [
-        *([fact("executed", actions or "none", css="es-long")] if says_actions else []),
+        fact("executed", actions or "none", css="es-long") if says_actions else "",
         fact("reward", _earned(turn.reward)),
-        *([fact("format penalty", _number(turn.format_penalty))] if turn.format_penalty else []),
+        fact("format penalty", _number(turn.format_penalty)) if turn.format_penalty else "",
         *(fact(name, _number(value)) for name, value in list(turn.shaping.items())[:8]),
-        *_flag(turn.is_valid, _badge("valid", "good"), _badge("not valid", "bad")),
-        *_flag(
+        _flag(turn.is_valid, _badge("valid", "good"), _badge("not valid", "bad")),
+        _flag(
             turn.is_effective,
             _badge("action had an effect", "plain"),
             _badge("action had no effect", "bad"),
         ),
-        *([] if turn.finish_reason is FinishReason.UNKNOWN else [fact("response ended by", ends)]),
-        *_fact_of("policy version", turn.policy_version),
+        "" if turn.finish_reason is FinishReason.UNKNOWN else fact("response ended by", ends),
+        _fact_of("policy version", turn.policy_version),
         *(fact(name, f"{value:.4g}") for name, value in list(turn.info.items())[:16]),
+        "" if turn.response_tokens is None else fact("tokens", f"{len(turn.response_tokens):,}"),
     ]
-    if turn.response_tokens is not None:
-        parts.append(fact("tokens", f"{len(turn.response_tokens):,}"))
     return f'<div class="es-facts">{"".join(parts)}</div>'
 
 
 def turn_html(
-    turn: Turn, reply: str, hits: Sequence[str], *, observation: str, boards: str, is_now: bool
+    trajectory: Trajectory,
+    index: int,
+    reply: str,
+    hits: Sequence[str] = (),
+    *,
+    is_now: bool = False,
 ) -> str:
-    """What the policy saw at a turn, and below it what it said; a `<div>`.
+    """What the policy saw at a turn, below it what it said, and beside it the board; a `<div>`.
 
     Args:
         reply: The response as HTML.
         hits: What a search matched in the observation.
-        observation: What of the observation is shown: `observation_of`.
-        boards: What stands beside it, as HTML.
         is_now: It is the turn that the address names.
     """
+    turn = trajectory.turns[index]
     if turn.observation or turn.response:
-        asked = ""
-        if observation:
-            asked = f'<div class="es-asked">{text_box(observation, hits)}</div>'
+        new = beyond_results(turn.observation, trajectory.turns[index - 1] if index else None)
+        asked = f'<div class="es-asked">{text_box(new, hits)}</div>' if new else ""
         said = f'{asked}<div class="es-reply">{reply}</div>{calls_html(turn)}'
     else:  # a file of numbers only
         said = '<div class="es-note">the file holds no text of this turn</div>'
     return (
         f'<div class="es-turn{" es-now" * is_now}"><div class="es-said">{turn_line(turn)}{said}'
-        f"</div>{boards}</div>"
+        f"</div>{turn_boards(trajectory, index)}</div>"
     )
 
 
@@ -278,22 +233,19 @@ def turn_line(turn: Turn) -> str:
         else ""
         if turn.is_valid is None
         else _badge("no action", "bad"),
-        *_rewarded(turn.reward),
-        *_flag(turn.is_valid, "", _badge("not valid", "bad")),
-        *_flag(turn.is_effective, "", _badge("action had no effect", "bad")),
+        fact("reward", _earned(turn.reward)) if turn.reward else "",
+        _flag(turn.is_valid, "", _badge("not valid", "bad")),
+        _flag(turn.is_effective, "", _badge("action had no effect", "bad")),
     ]
     return f'<div class="es-facts">{"".join(line)}</div>'
 
 
-def observation_of(turn: Turn, before: Turn | None) -> str:
-    """What a turn was shown beyond the results of the calls before it, which stand with the calls.
+def beyond_results(observation: str, before: Turn | None) -> str:
+    """What was shown beyond the results of the calls of the turn before, which stand with these.
 
     All of it where it does not begin with these results.
     """
-    return _beyond_results(turn.observation, () if before is None else before.calls)
-
-
-def _beyond_results(observation: str, calls: Sequence[ToolCall]) -> str:
+    calls = () if before is None else before.calls
     rest = observation
     for call in calls[:MAX_CALLS]:
         rest = rest.lstrip().removeprefix(RESULT_OPEN).lstrip()
@@ -301,13 +253,6 @@ def _beyond_results(observation: str, calls: Sequence[ToolCall]) -> str:
             return observation
         rest = rest[len(call.result.strip()) :].lstrip().removeprefix(RESULT_CLOSE)
     return rest.strip() if calls else observation
-
-
-def _rewarded(reward: float) -> list[str]:
-    """The reward of a turn, unless it is 0."""
-    if math.isnan(reward):
-        return [fact("reward", "unknown")]
-    return [fact("reward", _number(reward))] if reward else []
 
 
 def calls_html(turn: Turn) -> str:
@@ -372,7 +317,10 @@ def turn_boards(trajectory: Trajectory, index: int) -> str:
         has_slipped = index > 0 and trajectory.turns[index - 1].info.get("slipped", 0) > 0
         slip = (("slip", player),) if has_slipped and player is not None else ()
         caption = "after a slip" if slip else ""
-        shots.append(_figure(_board(frame, (*_start(trajectory), *slip)), caption))
+        # A board small, a card as wide as one can read it.
+        width = 360 if isinstance(read_frame(frame), Card) else BOARD_PX
+        board = board_html(frame, (*_start(trajectory), *slip), max_width=width)
+        shots.append(_figure(board, caption))
     if image is not None:
         # Of an imported trajectory nobody says what was shown.
         is_own = trajectory.source is None
@@ -380,12 +328,6 @@ def turn_boards(trajectory: Trajectory, index: int) -> str:
         caption = "image afterwards" if is_end else caption
         shots.append(_figure(picture_html(image, caption, max_width=BOARD_PX), caption))
     return f'<div class="es-boards">{"".join(shots)}</div>' if shots else ""
-
-
-def _board(frame: str, marks: Sequence[tuple[str, Position]]) -> str:
-    """A board small, a card as wide as one can read it."""
-    width = 360 if isinstance(read_frame(frame), Card) else BOARD_PX
-    return board_html(frame, marks, max_width=width)
 
 
 def _figure(image: str, caption: str) -> str:
@@ -400,41 +342,19 @@ def heading(text: str) -> str:
 
 def text_box(text: str, hits: Sequence[str] = ()) -> str:
     """Hostile text in a box, newlines kept, with what a search matched in it marked."""
-    safe, left_out = cut(text)
-    note = f'<span class="es-cut">[{cut_note(left_out)}]</span>' if left_out else ""
-    return f'<div class="es-text" dir="auto">{marked(safe, hits) or "&#160;"}{note}</div>'
+    return f'<div class="es-text" dir="auto">{escape(text, hits=hits) or "&#160;"}</div>'
 
 
 def ending_html(trajectory: Trajectory) -> str:
     """What the policy would have seen next; empty where nothing is stored."""
-    last = trajectory.turns[-1].calls if trajectory.turns else ()
-    text = _beyond_results(trajectory.final_observation, last)
+    last = trajectory.turns[-1] if trajectory.turns else None
+    text = beyond_results(trajectory.final_observation, last)
     boards = turn_boards(trajectory, trajectory.num_turns)
     if not text and not boards:
         return ""
     box = text_box(text) if text else ""
     said = f'<div class="es-said es-asked">{heading("After the last turn")}{box}</div>'
     return f'<div class="es-turn es-end">{said}{boards}</div>'
-
-
-def turn_of(
-    trajectory: Trajectory,
-    index: int,
-    reply: str,
-    hits: Sequence[str] = (),
-    *,
-    is_now: bool = False,
-) -> str:
-    """A turn of an episode with its board beside it; arguments as of `turn_html`."""
-    turn = trajectory.turns[index]
-    return turn_html(
-        turn,
-        reply,
-        hits,
-        observation=observation_of(turn, trajectory.turns[index - 1] if index else None),
-        boards=turn_boards(trajectory, index),
-        is_now=is_now,
-    )
 
 
 def reply_html(
@@ -481,7 +401,7 @@ def episode_html(
     for turn in trajectory.turns[:most_turns]:
         pieces_of = (lambda _: None) if detokenizer is None else detokenizer.pieces
         reply = reply_html(turn, outcome, colours, pieces_of)
-        parts.append(turn_of(trajectory, turn.index, reply))
+        parts.append(turn_html(trajectory, turn.index, reply))
     left_out = trajectory.num_turns - most_turns
     more = f'<div class="es-note">{left_out} more turns are not shown</div>'
     return "".join([*parts, more if left_out > 0 else ending_html(trajectory), "</div>"])

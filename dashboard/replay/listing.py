@@ -25,8 +25,7 @@ from ..data import queries
 from ..data import sql as sql_box
 from ..escaping import visible
 from ..labels import number_words
-from ..words import NONE
-from .kept import NEVER_TRAINED, UNKNOWN, kept_word, success_word
+from ..words import NEVER_TRAINED, NONE, UNKNOWN, kept_word, success_word
 
 MAX_ROWS = 200
 """Trajectories of a search that are listed."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import streamlit as st
 
 from ..data import queries
-from ..live import lines as live_lines
 from ..live import pulses
 from ..live.pulses import Pulse
 from ..live.refreshing import follow
 from ..page import ui
 from ..page.url_state import go
-from .kept import NEVER_TRAINED
+from ..words import NEVER_TRAINED
 from .listing import Listed
 
 _READING = ("step", "trajectory", "turn", "page")
@@ -31,16 +29,13 @@ def watch(run_id: str, answer: Listed, seen: Pulse | None = None) -> None:
     if answer.asked.is_search:
         return
     is_following = ui.is_following(run_id)
-
-    def is_behind() -> bool:
-        return queries.info(run_id).last_step > answer.asked.step
-
+    is_behind = queries.info(run_id).last_step > answer.asked.step
     # A step of a run that has ended is a choice, unless it was the newest when the page was opened.
-    if is_behind() and (is_following or "step" not in st.query_params):
+    if is_behind and (is_following or "step" not in st.query_params):
         every_s = pulses.EVERY_S if is_following else None
         with st.container(horizontal=True, vertical_alignment="center"):
             line = pulses.newest_line(run_id)
-            live_lines.show(run_id, "newest", line, kind="caption", every_s=every_s)
+            pulses.show_line(run_id, "newest", line, kind="caption", every_s=every_s)
             st.button("Go to the newest", key="replay_newest", on_click=_forget, type="tertiary")
     elif is_following:
         await_news(run_id, seen, answer)
@@ -65,16 +60,13 @@ def await_news(run_id: str, seen: Pulse | None, answer: Listed | None = None) ->
 
 def has_come(run_id: str, answer: Listed) -> bool:
     """Whether the update has come to trajectories that it had not seen when they were listed."""
-    pending = answer.rows.loc[_pending(answer.rows), "id"]
+    rows = answer.rows
+    is_pending = rows["kept"].isna() & ~rows["split"].isin(NEVER_TRAINED)
+    pending = rows.loc[is_pending, "id"]
     if not len(pending):
         return False
     now = queries.listing(run_id, answer.asked.step)
     return bool(now.loc[now["id"].isin(pending), "kept"].notna().any())
-
-
-def _pending(rows: pd.DataFrame) -> pd.Series[bool]:
-    """Which rows an update will still come to."""
-    return rows["kept"].isna() & ~rows["split"].isin(NEVER_TRAINED)
 
 
 def _forget() -> None:

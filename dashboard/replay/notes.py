@@ -6,9 +6,9 @@ import functools
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import streamlit as st
 
@@ -103,27 +103,23 @@ def _keep_labels(run_id: str, key: EpisodeKey, shown: Sequence[str], widget: str
     _keep(
         run_id,
         key,
-        lambda who: [
-            *(RemoveLabel(**who, label=label) for label in removed),
-            *(AddLabel(**who, label=label[: MAX_LABEL_CHARS + 1]) for label in added),
-        ],
+        *(partial(RemoveLabel, label=label) for label in removed),
+        *(partial(AddLabel, label=label[: MAX_LABEL_CHARS + 1]) for label in added),
     )
 
 
 def _keep_note(run_id: str, key: EpisodeKey, widget: str) -> None:
-    text = st.session_state[widget]
-    _keep(run_id, key, lambda who: [SetEpisodeNote(**who, note=text)])
+    _keep(run_id, key, partial(SetEpisodeNote, note=st.session_state[widget]))
 
 
-def _keep(run_id: str, key: EpisodeKey, changes: Any) -> None:
+def _keep(run_id: str, key: EpisodeKey, *changes: Callable[..., EpisodeChange]) -> None:
     """Note changes of an episode; why it was not done is said where it was asked for."""
     if settings().is_read_only:  # a page that was drawn before, or a browser that sends anything
         return
     author = f"{os_user()} (dashboard)"[:MAX_AUTHOR]
     who = {"author": author, "at": time.time(), "attempt": key[0], "episode": key[1]}
     try:
-        asked: list[EpisodeChange] = changes(who)
-        note_episodes(queries.path_of(run_id), *asked)
+        note_episodes(queries.path_of(run_id), *(change(**who) for change in changes))
     except (StoreError, ValueError) as error:
         st.session_state[_PROBLEM] = (key, str(error))
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-import pandas as pd
 import streamlit as st
 
-from echoscope.store.records import Trajectory, TrajectoryOutcome, Turn
+from echoscope.store.records import IntArray, Trajectory, TrajectoryOutcome, Turn
 from echoscope.text.strict_json import json_value
 
 from ..data import queries
-from ..labels import number_words
+from ..live.scripts import component
 from ..page import url_state
 from ..page.url_state import choose, flag, number
 from . import diff, tokens
 from . import html as replay_html
 from .heat import HEATS, Heat, Scale, available, trajectory_scale
-from .strip import outcome_of
+from .strip import ended
 
 PLAIN = "none"
 MAX_TURNS = 40
@@ -60,14 +58,29 @@ def conversation(
             each, outcome, colours, pieces_of, hits=hits, is_short=not is_now
         )
         seen = matched(each.observation)
-        parts.append(replay_html.turn_of(trajectory, each.index, reply, seen, is_now=is_now))
+        parts.append(replay_html.turn_html(trajectory, each.index, reply, seen, is_now=is_now))
     later = trajectory.num_turns - first - len(turns_shown)
-    parts += (
-        [f'<div class="es-note">{later} later turns</div>']
-        if later
-        else [replay_html.ending_html(trajectory)]
-    )
+    more = f'<div class="es-note">{later} later turns</div>'
+    parts.append(more if later else replay_html.ending_html(trajectory))
     st.html(f"<div {replay_html.TALK}>{''.join(parts)}</div>")
+
+
+def listen(element: str, on_step: Callable[[int], None]) -> None:
+    """Scroll the conversation of the page to its chosen turn, and listen to keys that Streamlit
+    has not.
+
+    Args:
+        element: Names trajectory and turn.
+        on_step: Called with -1 or 1 for the previous or the next step.
+    """
+    key = "replay_talk"
+
+    def take() -> None:
+        by = st.session_state[key].get("step")
+        if by in (-1, 1):
+            on_step(by)
+
+    component("talk.js")(key=key, data=element, height=0, on_step_change=take)
 
 
 def choose_other(run_id: str, trajectory: Trajectory) -> str | None:
@@ -100,29 +113,23 @@ def others(run_id: str, trajectory: Trajectory) -> dict[str, str]:
     distance = (siblings["episode_return"] - trajectory.episode_return).abs().fillna(-1.0)
     order = distance.sort_values(ascending=False, kind="stable").index
     names = {
-        str(row["id"]): f"sibling {row['sibling_index']}, {_ended(row)}"
+        str(row["id"]): f"sibling {row['sibling_index']}, {ended(row)}"
         for row in siblings.loc[order].to_dict("records")
     }
     params = (trajectory.prompt_key, trajectory.step, split, trajectory.sibling_index)
     if trajectory.prompt_key:
         elsewhere = queries.table(run_id, _SAME_PROMPT, params)
         for row in elsewhere.to_dict("records"):
-            names[str(row["id"])] = f"step {row['step']}, {_ended(row)}"
+            names[str(row["id"])] = f"step {row['step']}, {ended(row)}"
     return names
-
-
-def _ended(row: Mapping[Any, Any]) -> str:
-    outcome = outcome_of(row["is_success"], str(row["stop_reason"]))
-    value = row["episode_return"]
-    return outcome if pd.isna(value) else f"{outcome}, return {number_words(value)}"
 
 
 def comparison(trajectory: Trajectory, other: Trajectory, turn: int | None) -> None:
     """Two episodes in one scroll, turn by turn, with the words marked that only one of them has."""
     first = diff.first_difference(trajectory, other)
     heads = "".join(
-        f'<div class="es-facts"><span class="{css}">{_name(each)}</span>'
-        f"{replay_html.headline(each, None, is_short=True)}</div>"
+        f'<div class="es-facts"><span class="{css}">step {each.step}, sibling '
+        f"{each.sibling_index}</span>{replay_html.headline(each, None, is_short=True)}</div>"
         for css, each in (("es-left", trajectory), ("es-right", other))
     )
     if first is None:
@@ -135,10 +142,6 @@ def comparison(trajectory: Trajectory, other: Trajectory, turn: int | None) -> N
         f'<div class="es-two"><div {replay_html.TALK}>'
         f"{diff.episodes_html(trajectory, other, now)}</div></div>"
     )
-
-
-def _name(trajectory: Trajectory) -> str:
-    return f"step {trajectory.step}, sibling {trajectory.sibling_index}"
 
 
 def heat_choice(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> None:
@@ -192,9 +195,10 @@ def details(
         mime="application/json",
         on_click="ignore",
     )
-    is_stored = turn is not None and turn.prompt_tokens is not None
-    if turn is not None and is_stored and flag("prompt", "Show the prompt as the policy saw it"):
-        _prompt(run_id, turn)
+    if turn is None or turn.prompt_tokens is None:
+        return
+    if flag("prompt", "Show the prompt as the policy saw it"):
+        _prompt(run_id, turn.prompt_tokens)
 
 
 def trajectory_json(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
@@ -206,14 +210,13 @@ def trajectory_json(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -
     return json.dumps(record, indent=1, allow_nan=False)
 
 
-def _prompt(run_id: str, turn: Turn) -> None:
-    assert turn.prompt_tokens is not None
-    tail = turn.prompt_tokens[-_MAX_PROMPT:]
+def _prompt(run_id: str, prompt: IntArray) -> None:
+    tail = prompt[-_MAX_PROMPT:]
     pieces = queries.token_pieces(run_id, tail.tolist())
     if pieces is None:
         st.caption("This run has no tokenizer.json, so its prompt cannot be shown as text.")
         return
-    title = f"Prompt, {len(turn.prompt_tokens):,} tokens"
-    if len(tail) < len(turn.prompt_tokens):
+    title = f"Prompt, {len(prompt):,} tokens"
+    if len(tail) < len(prompt):
         title += f", the last {len(tail):,}"
     st.html(replay_html.heading(title) + replay_html.text_box("".join(pieces)))

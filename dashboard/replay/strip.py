@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -16,10 +17,11 @@ from echoscope.store.records import StopReason, parse_trajectory_id
 from echoscope.store.steer.episode_notes import EpisodeNotes
 from echoscope.text.amounts import counted
 
+from ..charts.theme import style_sheet
 from ..escaping import visible
 from ..labels import number_words
 from ..live.scripts import component
-from .kept import success_word
+from ..words import kept_word, success_word
 
 MAX_EPISODES = 4_096
 """Of a step, first groups first."""
@@ -31,35 +33,7 @@ _CSS: Mapping[str, str] = {
     UNKNOWN: "es-unsaid",
 }
 """How an episode ended -> its shape and colour."""
-_TRIANGLE, _HOLE = "50% 2%,98% 96%,2% 96%", "50% 2%,50% 40%,26% 82%,74% 82%,50% 40%,50% 2%"
-STYLE = (
-    "<style>"
-    ".es-strip-of-groups{display:flex;flex-wrap:wrap;gap:1px 8px;max-height:44vh;overflow-y:auto;"
-    "padding:2px}"
-    ".es-episodes{display:flex;flex-wrap:wrap;align-items:center}"
-    ".es-episodes>span{font-size:.68rem;min-width:1.25rem;padding-right:.2rem;text-align:right;"
-    "color:color-mix(in srgb,currentColor 70%,transparent);font-variant-numeric:tabular-nums}"
-    ".es-episode{width:10px;height:12px;padding:0;border:0;background:none;cursor:pointer;"
-    "display:inline-flex;align-items:center;justify-content:center;vertical-align:middle}"
-    ".es-episode::before{content:'';width:8px;height:8px;box-sizing:border-box;"
-    "border:1.5px solid var(--es-outcome);background:var(--es-outcome)}"
-    ".es-episode.es-hollow::before{background:none}"
-    ".es-solved{--es-outcome:light-dark(#1b7f4d,#46c98a)}.es-solved::before{border-radius:50%}"
-    ".es-failed{--es-outcome:light-dark(#b3261e,#ff8a80)}"
-    ".es-cut-off{--es-outcome:light-dark(#8a5a00,#f0b35a)}"
-    ".es-cut-off.es-cut-off::before{border:0;background:var(--es-outcome);"
-    f"clip-path:polygon({_TRIANGLE})}}"
-    f".es-cut-off.es-hollow::before{{clip-path:polygon(evenodd,{_TRIANGLE},{_HOLE})}}"
-    ".es-unsaid{--es-outcome:light-dark(#5f6672,#aab1bc)}"
-    ".es-unsaid::before{transform:rotate(45deg) scale(.8)}"
-    ".es-episode[aria-current]{outline:2px solid currentColor;outline-offset:-1px;"
-    "border-radius:2px}.es-episode:focus-visible{outline:3px solid #3b6fd4;outline-offset:0}"
-    ".es-key-line{font-size:.8rem;line-height:1.5;display:flex;flex-wrap:wrap;gap:0 .8rem}"
-    ".es-key-line>span{white-space:nowrap}.es-key-line .es-episode{cursor:auto}"
-    "@media(pointer:coarse){.es-episode{width:24px;height:24px}"
-    ".es-episode::before{width:14px;height:14px}}"
-    "</style>"
-)
+STYLE = style_sheet(Path(__file__).parent / "look" / "strip.css")
 
 
 def outcome_of(is_success: Any, stop_reason: str) -> str:
@@ -96,19 +70,19 @@ def groups(rows: pd.DataFrame, notes: EpisodeNotes) -> list[dict[str, Any]]:
 
 def _cell(row: Mapping[Any, Any], notes: EpisodeNotes) -> tuple[str, str, str]:
     """Id, classes and words of an episode."""
-    outcome = outcome_of(row["is_success"], str(row["stop_reason"]))
-    parts = [outcome]
-    if not pd.isna(row["episode_return"]):
-        parts.append(f"return {number_words(row['episode_return'])}")
-    is_dropped = _is_dropped(row)
-    parts += ["not trained on"] * is_dropped
+    is_dropped = kept_word(row["kept"]) == "dropped"
+    parts = [ended(row), *(["not trained on"] * is_dropped)]
     parts += [f"label {label}" for label in notes.of(row["attempt"], str(row["id"])).labels]
     words = f"Group {row['group_index']}, sibling {row['sibling_index']}: {', '.join(parts)}"
-    return str(row["id"]), _CSS[outcome] + " es-hollow" * is_dropped, visible(words, 300)
+    css = _CSS[outcome_of(row["is_success"], str(row["stop_reason"]))]
+    return str(row["id"]), css + " es-hollow" * is_dropped, visible(words, 300)
 
 
-def _is_dropped(row: Mapping[Any, Any]) -> bool:
-    return not pd.isna(row["kept"]) and not row["kept"]
+def ended(row: Mapping[Any, Any]) -> str:
+    """How an episode ended and what it earned: `failed, return 0.2`."""
+    outcome = outcome_of(row["is_success"], str(row["stop_reason"]))
+    value = row["episode_return"]
+    return outcome if pd.isna(value) else f"{outcome}, return {number_words(value)}"
 
 
 def legend_html(rows: pd.DataFrame) -> str:

@@ -11,65 +11,28 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
 from typing import get_args
 
 from echoscope.store.records import FloatArray64, Span, Turn
 from echoscope.text.replies import THINK_CLOSE
 from echoscope.text.tool_calls import ToolFormat, find_calls
 
+from ..charts.theme import style_sheet
 from ..escaping import cut_note, escape_fragment, marked
 from .heat import LEVELS, Heat, Scale
 
 MAX_TOKENS, MAX_CHARS = 2_000, 20_000
 """Of a response that are shown; a trajectory can be downloaded as a whole."""
-_TAG = re.compile(r"</?(?:think|answer|ans)>")
+_TAG = re.compile(r"(</?(?:think|answer|ans)>)")
 _AROUND = {"reasoning": ("<think>", THINK_CLOSE), "answer": ("<answer>", "</answer>")}
 """Region -> the tags that begin and end it."""
 _FENCE = re.compile(r"(```.*?```)", re.DOTALL)
 _RETURN_SIGN = '<span class="es-nl">&#8629;</span>'
 
 
-def _level_rules() -> str:
-    rules = []
-    for level in range(1, LEVELS + 1):
-        opacity = 0.08 + 0.52 * level / LEVELS
-        rules.append(f".es-p{level}{{background:rgba(213,94,0,{opacity:.2f})}}")
-        rules.append(
-            f".es-n{level}{{background:rgba(0,114,178,{opacity:.2f});"
-            "border-bottom:1px dotted currentColor}"
-        )
-    return "".join(rules)
-
-
-STYLE = (
-    "<style>"
-    ".es-code{font-family:ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
-    "font-size:.9em}"
-    ".es-text{white-space:pre-wrap;overflow-wrap:anywhere;overflow:hidden;contain:paint;"
-    "font:13.5px/1.65 ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
-    "padding:.55rem .7rem;border:1px solid rgba(128,128,128,.35);border-radius:.4rem}"
-    ".es-ctl{border:1px solid currentColor;border-radius:3px;font-size:.75em;padding:0 3px;"
-    "margin:0 1px;opacity:.8;white-space:nowrap;unicode-bidi:isolate}"
-    ".es-cut,.es-note{opacity:.75;font-style:italic}"
-    ".es-nl,.es-tag,.es-outside{color:color-mix(in srgb,currentColor 72%,transparent)}"
-    ".es-hit{background:light-dark(#ffe58a,#7a5f00);border-radius:2px}"
-    ".es-answer{font-weight:600}"
-    ".es-region{border-left:3px solid rgba(128,128,128,.5);padding-left:.55rem;margin:.15rem 0}"
-    ".es-region-answer{border-left-color:#3b6fd4}"
-    ".es-name{display:block;font-family:'Source Sans',system-ui,sans-serif;font-weight:600;"
-    "font-size:.72rem;opacity:.7;letter-spacing:.03em;white-space:normal}"
-    ".es-t{border-radius:2px;box-shadow:inset -1px 0 rgba(128,128,128,.22)}"
-    ".es-t:hover{outline:1px solid currentColor}"
-    ".es-void{opacity:.5;font-size:.75em}"
-    ".es-strip{line-height:1;padding:.4rem 0}"
-    ".es-cell{display:inline-block;width:9px;height:16px;margin:0 1px 1px 0;"
-    "border:1px solid rgba(128,128,128,.3)}"
-    ".es-legend{font-size:.8rem;line-height:1.7;padding:.2rem 0}"
-    ".es-key{display:inline-block;padding:0 .4rem;border:1px solid rgba(128,128,128,.3);"
-    "min-width:2.6em;text-align:center;font-variant-numeric:tabular-nums}"
-    f".es-x{{text-decoration:line-through;opacity:.7}}{_level_rules()}"
-    "</style>"
-)
+STYLE = style_sheet(Path(__file__).parent / "look" / "tokens.css")
 
 
 def level_class(level: int) -> str:
@@ -152,12 +115,10 @@ def _prose(text: str, hits: Sequence[str]) -> str:
 
 def _region_html(name: str, text: str, hits: Sequence[str], label: str) -> str:
     if name == "outside":
-        parts, position = [], 0
-        for tag in _TAG.finditer(text):
-            parts.append(_outside(text[position : tag.start()], hits))
-            parts.append(f'<span class="es-tag">{escape_fragment(tag.group())}</span>')
-            position = tag.end()
-        return "".join([*parts, _outside(text[position:], hits)])
+        parts = _TAG.split(text)
+        parts[::2] = [_outside(part, hits) for part in parts[::2]]
+        parts[1::2] = [f'<span class="es-tag">{escape_fragment(tag)}</span>' for tag in parts[1::2]]
+        return "".join(parts)
     return (
         f'<div class="es-region es-region-{name}"><span class="es-name">{label}</span>'
         f'<span class="es-{name}">{_prose(text.strip(), hits)}</span></div>'
@@ -245,16 +206,12 @@ def _piece_html(piece: str) -> str:
 
 def _token_regions(turn: Turn, pieces: Sequence[str]) -> list[str]:
     """Per token a class of its region; empty where the pieces do not spell the response."""
-    ends, position = [], 0
-    for piece in pieces:
-        position += len(piece)
-        ends.append(position)
     if not "".join(pieces).startswith(turn.response):
         return [""] * len(pieces)
     regions = _regions(turn)
     starts = [span[0] for _, span in regions]
     classes = []
-    for piece, end in zip(pieces, ends, strict=True):
+    for piece, end in zip(pieces, accumulate(map(len, pieces)), strict=True):
         index = bisect_right(starts, max(end - max(len(piece), 1), 0)) - 1
         name = regions[index][0] if regions and end <= len(turn.response) else "outside"
         classes.append("" if name == "reasoning" else f" es-{name}")

@@ -5,23 +5,21 @@ Success in training and on fixed tasks share one chart; every other metric has i
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.claims import Level
-from echoscope.diagnostics.judge.courses.channels import SOURCES
+from echoscope.diagnostics.judge.rules.base import step_words
 from echoscope.diagnostics.metric_entry import SUCCESS
 from echoscope.text.sentences import capitalised
 
 from ..charts import theme
-from ..charts.curated import CHARTS, Chart, Line, eval_keys
-from ..charts.marks import Trace, scatter
+from ..charts.curated import CHARTS, Chart, Line, drawable_key, eval_keys, plain_chart
+from ..charts.parts import Spec, Trace, scatter, whiskers
 from ..charts.run_figures import RunCharts
 from ..data.curves import Curve, describe
 from .evidence_rows import EvidenceRow
@@ -36,9 +34,7 @@ class ClaimChart:
     """One chart, and what is claimed of its curves."""
 
     name: str
-    title: str
-    spec: dict[str, Any]
-    """Plotly's `data` and `layout`."""
+    spec: Spec
     words: tuple[str, ...]
     """A sentence for each claim."""
     alt: str
@@ -63,15 +59,14 @@ def claim_charts(page: RunCharts, rows: Sequence[EvidenceRow]) -> list[ClaimChar
 
 def _chart(key: str, known: Sequence[str]) -> Chart | None:
     """The chart of one metric; None where the run does not store what it is made of."""
-    if SOURCES.get(key, ("",))[0] not in known:
-        stored = [name for name in known if fnmatch.fnmatchcase(name, key)]
-        if not stored:
-            return None
-        key = stored[0]
-    line = Line(key=key, has_interval=f"{key}_low" in known)
-    claim_title = capitalised(metric(key).in_sentence)
-    title = claim_title if len(claim_title) <= _TITLE_CHARS else metric(key).name
-    return Chart(name=key, title=title, help=metric(key).help, lines=(line,))
+    stored = drawable_key(key, known)
+    if stored is None:
+        return None
+    line = Line(key=stored, has_interval=f"{stored}_low" in known)
+    title = capitalised(metric(stored).in_sentence)
+    if len(title) > _TITLE_CHARS:
+        title = metric(stored).name
+    return replace(plain_chart(stored), title=title, lines=(line,))
 
 
 def _claimed(page: RunCharts, chart: Chart, rows: Sequence[EvidenceRow]) -> ClaimChart | None:
@@ -81,34 +76,22 @@ def _claimed(page: RunCharts, chart: Chart, rows: Sequence[EvidenceRow]) -> Clai
     spec = page.spec(chart, curves)
     for row in rows:
         curve = next((curve for curve in curves if curve.key == row.metric), curves[0])
-        spec["data"] += [_level(level, curve) for level in row.levels if _is_drawable(level)]
+        spec["data"] += [_level(level, curve) for level in row.levels if math.isfinite(level.value)]
     sentences = tuple(row.words for row in rows)
     alt = f"{chart.title}. {describe(curves)}"
-    return ClaimChart(name=chart.name, title=chart.title, spec=spec, words=sentences, alt=alt)
-
-
-def _is_drawable(level: Level) -> bool:
-    return math.isfinite(level.value)
+    return ClaimChart(name=chart.name, spec=spec, words=sentences, alt=alt)
 
 
 def _level(level: Level, curve: Curve) -> Trace:
     """A bar over the steps of a level at its height, with its interval; a diamond at one step."""
     first, last = level.steps
-    middle = (first + last) / 2
-    ends = {
-        "type": "data",
-        "symmetric": False,
-        "array": [None, level.high - level.value, None],
-        "arrayminus": [None, level.value - level.low, None],
-        "color": theme.CLAIM,
-        "thickness": 1.5,
-        "width": 5,
-    }
+    y = np.full(3, level.value)
+    low, high = (np.array([np.nan, end, np.nan]) for end in (level.low, level.high))
+    ends = whiskers(y, low, high, color=theme.CLAIM, thickness=1.5, width=5)
     has_ends = math.isfinite(level.low) and math.isfinite(level.high)
-    over = f"step {first}" if first == last else f"steps {first} to {last}"
     return scatter(
-        x=np.array([first, middle, last], np.float64),
-        y=np.full(3, level.value),
+        x=np.array([first, (first + last) / 2, last]),
+        y=y,
         mode="lines+markers",
         line={"color": theme.CLAIM, "width": 3},
         marker={
@@ -118,7 +101,7 @@ def _level(level: Level, curve: Curve) -> Trace:
             "line": {"width": 2, "color": theme.CLAIM},
         },
         **({"error_y": ends} if has_ends else {}),
-        hovertemplate=f"claimed, {over}: %{{y:.3~g}}<extra></extra>",
+        hovertemplate=f"claimed, {step_words(level.steps)}: %{{y:.3~g}}<extra></extra>",
         showlegend=False,
         name=f"claimed of {curve.name}"[:80],
     )

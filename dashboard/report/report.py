@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from html import escape as escape_html
 from pathlib import Path
 
-from echoscope.diagnostics.judge.record import Shown, Verdict
+from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.store.errors import QueryError
 from echoscope.store.models import Detokenizer, load_detokenizer, tokenizer_folders
@@ -21,6 +21,7 @@ from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import Trajectory, TrajectoryOutcome, parse_trajectory_id
 from echoscope.text.sentences import capitalised
 
+from ..charts import theme
 from ..charts.curated import EVIDENCE
 from ..charts.marks import command_rows, run_marks
 from ..charts.run_figures import FIGURES, RunFigures, figures_of
@@ -42,31 +43,14 @@ from .telling import EXAMPLES, Telling, example_html, telling
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """No request may leave the page and no script runs in it, whatever stands in it."""
 
-STYLE = """
-:root{color-scheme:light dark;--ink:light-dark(#1d232b,#e8ebf0);--paper:light-dark(#fff,#14181f);
---line:light-dark(#d9dce1,#3a414c)}
-body{font:15px/1.55 system-ui,sans-serif;color:var(--ink);background:var(--paper);
-max-width:1320px;margin:0 auto;padding:1.5rem}
-h1{margin:0;font-size:1.7rem;overflow-wrap:anywhere}h2{margin:2.2rem 0 .6rem;font-size:1.25rem}
-h3{margin:0 0 .2rem;font-size:1rem}
-figure{margin:0;min-width:0}figcaption{font-size:.88rem;opacity:.75}
-@media(max-width:640px){body{padding:1rem}}
-.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(340px,100%),1fr));gap:1.2rem}
-.picture{display:block;width:100%;height:auto;max-width:620px;font-size:11px}
-.picture text{fill:currentColor}.picture .title{font-size:13px;font-weight:600}
-.picture .unit{font-size:11px;font-weight:400;opacity:.75}.es-facts .es-badge{white-space:normal}
-.picture .line{stroke-linejoin:round}
-body>details{border:1px solid var(--line);border-radius:.5rem;padding:.6rem 1rem;margin:.8rem 0}
-body>details>summary{cursor:pointer;font-weight:600}
-.es-talk.es-talk{height:auto;max-height:none;min-height:0}
-"""
+STYLE = theme.style_sheet(Path(__file__).parent / "css" / "report.css")
 
 PAGE = (
     '<!doctype html><html lang="en"><head><meta charset="utf-8">'
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
     f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     '<meta name="referrer" content="no-referrer"><title>{title}</title>'
-    "<style>{style}</style>{styles}</head><body>{head}{body}</body></html>"
+    "{styles}</head><body>{head}{body}</body></html>"
 )
 
 
@@ -106,7 +90,7 @@ def make_report(path: Path, *, chosen: Sequence[str] = (), progress: Progress | 
     parts = [
         verdict_html.box(verdict),
         *_claims(figures, verdict),
-        *_examples(run, examples.places, examples.words),
+        *_examples(run, examples),
         *_settings(run, verdict, figures),
         verdict_html.grounds(verdict),
         *_curves(figures),
@@ -121,13 +105,11 @@ def make_report(path: Path, *, chosen: Sequence[str] = (), progress: Progress | 
         for key, value in sorted(flat(info.config).items())
     ]
     parts.append(f"<details><summary>Configuration</summary>{verdict_html.table(rows)}</details>")
-    styles = (verdict_html.STYLE, tokens.STYLE, replay_html.STYLE)
     text = PAGE.format(
         title=escape_html(visible(f"{run.path.name}: {verdict.state_words}", 200)),
         head=_head(run),
         body="\n".join(parts),
-        style=STYLE,
-        styles="".join(styles),
+        styles=STYLE + verdict_html.STYLE + tokens.STYLE + replay_html.STYLE,
     )
     # `runs/demo` in place of `/home/ann/work/runs/demo`: a reader sits at another machine.
     folder = run.path.absolute().parents[1]
@@ -143,35 +125,36 @@ def _heading(text: str) -> str:
     return f"<h2>{escape(text)}</h2>"
 
 
+def _section(title: str, figures: Sequence[str]) -> list[str]:
+    """Figures side by side under a heading; nothing without figures."""
+    grid = f'<div class="grid">{"".join(figures)}</div>'
+    return [_heading(title), grid] if figures else []
+
+
 def _figure(picture: str, words: str = "", title: str = "") -> str:
     head = f"<h3>{escape(title)}</h3>" if title else ""
     return f"<figure>{head}{picture}<figcaption>{escape(words, 1000)}</figcaption></figure>"
 
 
-def _grid(figures: Sequence[str]) -> str:
-    return f'<div class="grid">{"".join(figures)}</div>'
-
-
 def _claims(figures: RunFigures, verdict: Verdict) -> list[str]:
     """The charts that prove the verdict, each with what is claimed of it."""
-    charts = claim_charts(figures, evidence_rows(verdict))
     drawn = [
         _figure(picture(chart.spec, chart.alt), capitalised("; ".join(chart.words)))
-        for chart in charts
+        for chart in claim_charts(figures, evidence_rows(verdict))
     ]
-    return [_heading("What the verdict rests on"), _grid(drawn)] if drawn else []
+    return _section("What the verdict rests on", drawn)
 
 
-def _examples(run: RunReader, places: Sequence[Shown], words: str) -> list[str]:
+def _examples(run: RunReader, examples: Telling) -> list[str]:
     """Replies to different prompts side by side, which show the verdict."""
     drawn = []
-    for example in places[:EXAMPLES]:
+    for example in examples.places[:EXAMPLES]:
         turns = run.trajectory(example.trajectory_id).turns
         if example.turn < len(turns):
             title = f"Step {parse_trajectory_id(example.trajectory_id)[1]}, turn {example.turn}"
             html = example_html(turns[example.turn], example)
             drawn.append(_figure(html, capitalised(example.note), title))
-    return [_heading(capitalised(words or "examples")), _grid(drawn)] if drawn else []
+    return _section(capitalised(examples.words or "examples"), drawn)
 
 
 def _settings(run: RunReader, verdict: Verdict, figures: RunFigures) -> list[str]:
@@ -210,7 +193,7 @@ def _curves(figures: RunFigures) -> list[str]:
         spec = figure.draw(figures.run, None)
         if spec is not None:
             drawn.append(_figure(picture(spec, figure.title), figure.help, figure.title))
-    return [_heading("Curves"), _grid(drawn)] if drawn else []
+    return _section("Curves", drawn)
 
 
 def _happened(run: RunReader) -> list[str]:

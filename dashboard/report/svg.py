@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ _MOST_TITLES = 400
 """Dots of one trace that tell what they are."""
 _CHAR = 5.6
 _CIRCLE = '<circle cx="{x}" cy="{y}" r="{r}" {style}>{title}</circle>'
+_DASHES = {"dot": ' stroke-dasharray="2 3"', "dash": ' stroke-dasharray="6 3"'}
 _SHAPES: Mapping[str, Sequence[tuple[float, float]]] = {
     "diamond": ((0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0)),
     "triangle-up": ((0, -1.2), (1.2, 0.9), (-1.2, 0.9)),
@@ -64,25 +65,25 @@ def picture(spec: Mapping[str, Any], alt: str) -> str:
     """
     traces, layout = list(spec["data"]), spec["layout"]
     height = min(float(layout.get("height", HEIGHT)), 420.0)
-    legend = [trace for trace in traces if _has_legend(trace, layout)]
+    bottom = height - _BOTTOM
+    legend = _legend_places([trace for trace in traces if _has_legend(trace, layout)])
     has_head = bool(legend) or any(note.get("yref") == "paper" for note in _notes(layout))
-    top = (_TOP + 16 * max(0, _legend_rows(legend) - 1)) if has_head else 12
-    categories = _categories(traces)
+    top = (_TOP + 16 * max((row for _, row, _ in legend), default=0)) if has_head else 12
+    bars = [trace for trace in traces if trace.get("type") == "bar"]
+    categories = list(dict.fromkeys(str(name) for trace in bars for name in trace["x"]))
     drawn = [trace for trace in traces if trace.get("yaxis", "y") == "y"]
     x = _scale(drawn, layout, "x", (_LEFT, WIDTH - _RIGHT), categories)
-    y = _scale(drawn, layout, "y", (height - _BOTTOM, top), categories)
-    marks = _Scale(0.0, 1.0, height - _BOTTOM, top)
-    parts = [*_shapes(layout, x, y, (top, height - _BOTTOM))]
-    parts += _axes(layout, x, y, (top, height - _BOTTOM), categories, height)
+    y = _scale(drawn, layout, "y", (bottom, top), categories)
+    marks = _Scale(0.0, 1.0, bottom, top)
+    parts = [*_shapes(layout, x, y, top, bottom), *_axes(layout, x, y, top, bottom, categories)]
     for trace in traces:
-        scale_y = y if trace.get("yaxis", "y") == "y" else marks
         kind = trace.get("type", "scatter")
         if kind == "heatmap":
-            parts += _heatmap(trace, x, scale_y)
+            parts += _heatmap(trace, x, y)
         elif kind == "bar":
-            parts += _bars(trace, traces, x, scale_y, categories)
+            parts += _bars(trace, bars, x, y, categories)
         else:
-            parts += _scatter(trace, x, scale_y)
+            parts += _scatter(trace, x, y if trace.get("yaxis", "y") == "y" else marks)
     parts += _annotations(layout, x, y, top)
     parts += _legend(legend, top)
     return (
@@ -110,15 +111,6 @@ def _words(text: Any) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.1f}".rstrip("0").rstrip(".")
-
-
-def _categories(traces: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names on the horizontal axis of bars."""
-    return list(
-        dict.fromkeys(
-            str(name) for trace in traces if trace.get("type") == "bar" for name in trace["x"]
-        )
-    )
 
 
 def _scale(
@@ -176,11 +168,10 @@ def _axes(
     layout: Mapping[str, Any],
     x: _Scale,
     y: _Scale,
-    edges: tuple[float, float],
+    top: float,
+    bottom: float,
     categories: Sequence[str],
-    height: float,
 ) -> Iterator[str]:
-    top, bottom = edges
     for name, scale, most in (("x", x, 7), ("y", y, 5)):
         axis = layout.get(f"{name}axis") or {}
         if axis.get("visible") is False or axis.get("showticklabels") is False:
@@ -199,11 +190,11 @@ def _axes(
                 spot = f'x="{_LEFT - 6}" y="{_number(position + 3.5)}" text-anchor="end"'
             yield f'<line {line} stroke="{GRID}"/>' if has_grid else ""
             yield f"<text {spot}>{_words(text)}</text>"
-    title = (layout.get("xaxis") or {}).get("title")
-    about = title.get("text") if isinstance(title, Mapping) else title
-    if about and (layout.get("xaxis") or {}).get("visible") is not False:
+    axis = layout.get("xaxis") or {}
+    about = axis.get("title", {}).get("text")
+    if about and axis.get("visible") is not False:
         middle = _number((_LEFT + WIDTH - _RIGHT) / 2)
-        spot = f'x="{middle}" y="{_number(height - 6)}" text-anchor="middle"'
+        spot = f'x="{middle}" y="{_number(bottom + _BOTTOM - 6)}" text-anchor="middle"'
         yield f'<text {spot} opacity=".75">{_words(about)}</text>'
 
 
@@ -221,8 +212,7 @@ def _labels(
     values = _ticks(scale.low, scale.high, most)
     if str(axis.get("tickformat")).endswith("%"):
         return [(value, f"{100 * value:.3g}%") for value in values]
-    suffix = str(axis.get("ticksuffix", ""))
-    return [(value, f"{value:.4g}{suffix}") for value in values]
+    return [(value, f"{value:.4g}") for value in values]
 
 
 def _scatter(trace: Mapping[str, Any], x: _Scale, y: _Scale) -> Iterator[str]:
@@ -232,17 +222,10 @@ def _scatter(trace: Mapping[str, Any], x: _Scale, y: _Scale) -> Iterator[str]:
     style = trace.get("line") or {}
     color = str(style.get("color") or ACCENT)
     if "lines" in mode:
-        width, dash = float(style.get("width", 2)), style.get("dash")
-        is_filled = trace.get("fill") == "toself"
-        look = (
-            f'fill="{attribute(str(trace.get("fillcolor", color)))}"'
-            if is_filled
-            else 'fill="none"'
-        )
-        look += f' stroke="{attribute(color)}" stroke-width="{width:g}" opacity="{opacity:g}"'
-        look += {"dot": ' stroke-dasharray="2 3"', "dash": ' stroke-dasharray="6 3"'}.get(
-            str(dash), ""
-        )
+        width = float(style.get("width", 2))
+        fill = str(trace.get("fillcolor", color)) if trace.get("fill") == "toself" else "none"
+        look = f'fill="{attribute(fill)}" stroke="{attribute(color)}" stroke-width="{width:g}"'
+        look += f' opacity="{opacity:g}"{_DASHES.get(str(style.get("dash")), "")}'
         yield f'<path class="line" d="{_path(px, py)}" {look}/>' if len(px) else ""
     yield from _whiskers(trace, x, y)
     if "markers" in mode:
@@ -287,7 +270,6 @@ def _markers(
     colors = _marker_colors(marker, size)
     width = float((marker.get("line") or {}).get("width", 0) or 0)
     texts = _list(trace.get("text", ""), size)
-    tell = _teller(trace)
     for n in range(size):
         if not (math.isfinite(px[n]) and math.isfinite(py[n])) or not sizes[n]:
             continue
@@ -295,7 +277,11 @@ def _markers(
         color = attribute(str(colors[n]))
         style = f'fill="none" stroke="{color}"' if is_open else f'fill="{color}"'
         style += f' stroke-width="{max(width, 1.5):g}"' if is_open else ""
-        title = f"<title>{tell(n, values, texts[n])}</title>" if size <= _MOST_TITLES else ""
+        title = (
+            f"<title>{_told(trace, values[0][n], values[1][n], texts[n])}</title>"
+            if size <= _MOST_TITLES
+            else ""
+        )
         radius = float(sizes[n]) / 2
         points = _SHAPES.get(symbol)
         if points is None:
@@ -309,16 +295,11 @@ def _markers(
         yield f'<polygon points="{corners}" {style}>{title}</polygon>'
 
 
-def _teller(trace: Mapping[str, Any]) -> Callable[[int, tuple[Floats, Floats], Any], str]:
+def _told(trace: Mapping[str, Any], x: float, y: float, text: Any) -> str:
     """What a dot says: its own text, or its name, step and value."""
-    name = _words(trace.get("name") or "")
-
-    def tell(n: int, values: tuple[Floats, Floats], text: Any) -> str:
-        if trace.get("hovertemplate", "").startswith("%{text}") and text:
-            return _words(text)
-        return f"{name} {values[0][n]:g}: {values[1][n]:.4g}".strip()
-
-    return tell
+    if trace.get("hovertemplate", "").startswith("%{text}") and text:
+        return _words(text)
+    return f"{_words(trace.get('name') or '')} {x:g}: {y:.4g}".strip()
 
 
 def _marker_colors(marker: Mapping[str, Any], size: int) -> list[Any]:
@@ -347,13 +328,13 @@ def _heatmap(trace: Mapping[str, Any], x: _Scale, y: _Scale) -> Iterator[str]:
 
 def _bars(
     trace: Mapping[str, Any],
-    traces: Sequence[Mapping[str, Any]],
+    bars: Sequence[Mapping[str, Any]],
     x: _Scale,
     y: _Scale,
     categories: Sequence[str],
 ) -> Iterator[str]:
     """Bars beside each other, as `barmode` is `group`."""
-    names = [other.get("name") for other in traces if other.get("type") == "bar"]
+    names = [other.get("name") for other in bars]
     offset, width = names.index(trace.get("name")), 0.8 / len(names)
     color = attribute(str((trace.get("marker") or {}).get("color", ACCENT)))
     for name, value in zip(trace["x"], _array(trace["y"]).tolist(), strict=True):
@@ -368,12 +349,14 @@ def _bars(
 
 
 def _shapes(
-    layout: Mapping[str, Any], x: _Scale, y: _Scale, edges: tuple[float, float]
+    layout: Mapping[str, Any], x: _Scale, y: _Scale, top: float, bottom: float
 ) -> Iterator[str]:
     for shape in layout.get("shapes") or ():
         left, right = sorted(x([shape["x0"], shape["x1"]]).tolist())
         is_paper = shape.get("yref") == "paper"
-        upper, lower = edges if is_paper else sorted(y([shape["y0"], shape["y1"]]).tolist())
+        upper, lower = sorted(y([shape["y0"], shape["y1"]]).tolist())
+        if is_paper:
+            upper, lower = top, bottom
         size = f'width="{_number(max(right - left, 1.5))}" height="{_number(lower - upper)}"'
         look = f'fill="{attribute(str(shape["fillcolor"]))}" opacity="{shape.get("opacity", 1)}"'
         yield f'<rect x="{_number(left)}" y="{_number(upper)}" {size} {look}/>'
@@ -413,13 +396,10 @@ def _has_legend(trace: Mapping[str, Any], layout: Mapping[str, Any]) -> bool:
     return is_wanted and trace.get("showlegend", True) is not False and bool(trace.get("name"))
 
 
-def _legend_rows(legend: Sequence[Mapping[str, Any]]) -> int:
-    return 1 + max((row for _, row, _ in _legend_places(legend)), default=0)
+_Place = tuple[float, int, Mapping[str, Any]]
 
 
-def _legend_places(
-    legend: Sequence[Mapping[str, Any]],
-) -> list[tuple[float, int, Mapping[str, Any]]]:
+def _legend_places(legend: Sequence[Mapping[str, Any]]) -> list[_Place]:
     """Where each name of a legend stands: across, and in which row."""
     places, across, row = [], float(_LEFT), 0
     for trace in legend:
@@ -431,14 +411,12 @@ def _legend_places(
     return places
 
 
-def _legend(legend: Sequence[Mapping[str, Any]], top: float) -> Iterator[str]:
-    places = _legend_places(legend)
-    num_rows = 1 + max((row for _, row, _ in places), default=0)
+def _legend(places: Sequence[_Place], top: float) -> Iterator[str]:
+    last_row = max((row for _, row, _ in places), default=0)
     for across, row, trace in places:
-        color = (trace.get("line") or {}).get("color") or _marker_colors(
-            trace.get("marker") or {}, 1
-        )[0]
-        down = top - 8 - 16 * (num_rows - 1 - row)
+        of_line = (trace.get("line") or {}).get("color")
+        color = of_line or _marker_colors(trace.get("marker") or {}, 1)[0]
+        down = top - 8 - 16 * (last_row - row)
         box = f'x="{_number(across)}" y="{_number(down - 7)}" width="10" height="4"'
         yield f'<rect {box} fill="{attribute(str(color))}"/>'
         yield f'<text x="{_number(across + 14)}" y="{_number(down)}">{_words(trace["name"])}</text>'

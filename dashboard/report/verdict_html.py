@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict_text import STARTING, onset_words, verdict_parts
 from echoscope.text.sentences import capitalised, parts_of_list
 
-from ..charts.theme import STATES, shown_state
+from ..charts.theme import STATES, shown_state, style_sheet
 from ..escaping import escape, escape_with_code
 from .evidence_rows import evidence_rows
 
-STYLE = """<style>
-.es-verdict{border-left:5px solid;padding:.4rem .9rem;margin:.5rem 0;
-background:rgba(128,128,128,.08)}
-.es-state{color:#fff;border-radius:.6rem;padding:.05rem .55rem;font-weight:650;white-space:nowrap}
-.es-quiet{opacity:.72;font-size:.9em}
-.es-verdict.es-verdict dl{display:grid;grid-template-columns:max-content minmax(0,1fr);
-gap:.3rem 1rem;margin:.4rem 0 0;padding:0}
-.es-verdict dt{opacity:.72;font-weight:600;float:none;width:auto;margin:0;padding:0}
-.es-verdict dd{margin:0;width:auto;min-width:0;overflow-wrap:anywhere}
-.es-verdict pre{margin:.3rem 0;padding:.35rem .6rem;border-radius:.25rem;font-size:.88em;
-color:inherit;background:rgba(128,128,128,.14);white-space:pre-wrap;overflow-wrap:anywhere}
-.es-wide{overflow-x:auto}
-.es-wide table{border-collapse:collapse;font-size:.9em;margin:.4rem 0;width:100%;table-layout:auto}
-.es-wide.es-wide th,.es-wide.es-wide td{text-align:left;vertical-align:top;
-padding:.2rem .6rem .2rem 0;border-bottom:1px solid rgba(128,128,128,.25);
-overflow-wrap:break-word}
-.es-wide th{opacity:.72;font-weight:600}
-.es-list{margin:.3rem 0}.es-list summary{cursor:pointer}
-.es-list ul{margin:.2rem 0 .2rem 1.2rem;padding:0}
-@media(max-width:640px){.es-verdict.es-verdict dl{grid-template-columns:1fr;gap:.1rem}}
-</style>"""
+STYLE = style_sheet(Path(__file__).parent / "css" / "verdict.css")
 
 _ORDER = {"Evidence": 0, "What to do": 1}
 _LISTED = ("Likely causes", "Not checked", "Not yet confirmed", "Cannot be confirmed")

@@ -62,15 +62,12 @@ def suggest(run_id: str, step: int | None, changes: Mapping[str, Any], reason: s
     try:
         if checkpoint_step is None:
             raise BranchError("the run has no checkpoint from before the change")
-        config = settings_at(queries.path_of(run_id), checkpoint_step)
+        parent = queries.path_of(run_id)
+        config = settings_at(parent, checkpoint_step)
         st.session_state[_at_key(run_id)] = checkpoint_step
-        setting_words = (
-            *_steps_word(config, _last_step(config, checkpoint_step)),
-            *override_words(changes),
-        )
-        order = BranchOrder(
-            parent=queries.path_of(run_id), checkpoint=checkpoint_step, settings=setting_words
-        )
+        steps = _steps_word(config, _last_step(config, checkpoint_step))
+        words = (*steps, *override_words(changes))
+        order = BranchOrder(parent=parent, checkpoint=checkpoint_step, settings=words)
         _propose(run_id, order, config, reason)
     except (BranchError, Problem) as error:
         question.refuse("not started", str(error))
@@ -158,11 +155,11 @@ def _form(run_id: str, info: RunInfo) -> None:
         max_chars=MAX_LINES,
         placeholder="optim.lr=1e-4",
     )
-    setting_words = (word.strip() for word in (lines or "").splitlines())
+    words = (word.strip() for word in (lines or "").splitlines())
     order = BranchOrder(
         parent=queries.path_of(run_id),
         checkpoint=checkpoint_step,
-        settings=(*_steps_word(config, int(until)), *filter(None, setting_words)),
+        settings=(*_steps_word(config, int(until)), *filter(None, words)),
         name=(name or "").strip(),
     )
     try:
@@ -180,9 +177,8 @@ def _last_step(config: Mapping[str, Any], checkpoint: int) -> int:
     """As planned; as many steps again where the plan was fulfilled."""
     planned = config.get("steps")
     steps = planned if isinstance(planned, int) else checkpoint + 1
-    return max(
-        checkpoint + 1, min(steps if steps > checkpoint else checkpoint + max(steps, 1), MAX_STEPS)
-    )
+    last = steps if steps > checkpoint else checkpoint + max(steps, 1)
+    return max(checkpoint + 1, min(last, MAX_STEPS))
 
 
 def _steps_word(config: Mapping[str, Any], until: int) -> tuple[str, ...]:
@@ -250,9 +246,8 @@ def answers(run_id: str) -> None:
         if is_pending and not any(report.state is BranchState.STARTING for report in reports):
             st.rerun()  # all have answered: no beat any more
         for launched, report in zip(recent, reports, strict=True):
-            who = (
-                f"{launched.order.author or 'somebody'}, {duration(time.time() - launched.at)} ago"
-            )
+            age = duration(time.time() - launched.at)
+            who = f"{launched.order.author or 'somebody'}, {age} ago"
             if report.state is BranchState.STARTING:
                 line("starting", "blue", f"{who}: a branch {after_step(launched.order.checkpoint)}")
             elif report.state is BranchState.REFUSED:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -30,6 +31,7 @@ from echoscope.store.steer.steering import (
 from echoscope.text.amounts import duration
 
 from ..charts.marks import answered_after, command_words, verb
+from ..charts.theme import style_sheet
 from ..data import queries
 from ..escaping import visible
 from ..live.refreshing import follow, guarded
@@ -78,22 +80,7 @@ _SENT, _NOT_SENT = "sent_command", "not_sent"
 """Session state: the command that was sent at one click last, and why none was."""
 _BUTTON_PX = 104
 """Every button of the row: another label moves nothing."""
-_STYLE = """<style>
-[data-testid="stLayoutWrapper"]:has(> .st-key-steering_news) { position: fixed; bottom: 1rem;
-  left: 50%; transform: translateX(-50%); z-index: 1000; width: max-content; max-width: 92vw; }
-.st-key-steering_news { padding: 0.25rem 0.5rem 0.25rem 1rem; border-radius: 0.5rem;
-  background: Canvas; box-shadow: 0 2px 12px rgba(0, 0, 0, 0.25);
-  border: 1px solid rgba(128, 128, 128, 0.3); }
-.st-key-steering_buttons button { padding: 0.25rem; }
-/* Not height: a column of flex items takes no notice of it. */
-.st-key-steering_hold { max-height: 2.5rem; overflow: hidden; }
-@media (max-width: 640px) {
-  .st-key-steering_buttons { flex-wrap: nowrap; }
-  .st-key-steering_buttons > * { flex: 1 1 0; width: auto; min-width: 0; }
-  .st-key-steering_buttons button, .st-key-steering_hold { width: 100%; }
-  .st-key-steering_buttons button p { font-size: 0.8rem; }
-}
-</style>"""
+_STYLE = style_sheet(Path(__file__).with_suffix(".css"))
 _COLOURS: Mapping[CommandOutcome, Colour] = {
     CommandOutcome.APPLIED: "green",
     CommandOutcome.REJECTED: "red",
@@ -113,17 +100,12 @@ def propose(
 ) -> None:
     """Ask for confirmation of a command, in the panel of the page Live."""
     values = dict(changes or {})
-
-    def show() -> None:
-        if values:
-            _preview(run_id, values)
-
     question.propose(
         Draft(
             run_id=run_id,
             question=f"**{_title(action)}.** {_SENTENCES[action]}",
             button=_title(action).lower(),
-            show=show,
+            show=lambda: _preview(run_id, values) if values else None,
             do=lambda author, why: send_command(run_id, action, values, author, why),
             failure="not sent",
             reason=reason,

@@ -13,7 +13,7 @@ from echoscope.dashboard.charts.run_figures import Controls
 from echoscope.dashboard.charts.theme import CHART_HEIGHT, SEVERITY_TONES
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.escaping import visible
-from echoscope.dashboard.live import lines, tiles
+from echoscope.dashboard.live import pulses, tiles
 from echoscope.dashboard.live.refreshing import follow, guarded
 from echoscope.dashboard.page import bar, lineage, links, metric_sections, ui
 from echoscope.dashboard.page.evaluation_box import evaluation_box, is_evaluation
@@ -95,7 +95,7 @@ def beside(run_id: str) -> None:
     ):
         steering.buttons(run_id)
         if ui.is_following(run_id):
-            lines.bell(run_id)
+            pulses.bell(run_id)
     ui.panel_switch()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -12,7 +13,6 @@ from streamlit.delta_generator import DeltaGenerator
 from echoscope.dashboard.charts import compare as drawn
 from echoscope.dashboard.charts import live as live_charts
 from echoscope.dashboard.charts import theme
-from echoscope.dashboard.charts.charts import LineOptions
 from echoscope.dashboard.charts.curated import CHARTS, chart_curves, chart_keys, plain_chart
 from echoscope.dashboard.charts.run_figures import Controls
 from echoscope.dashboard.data import queries
@@ -158,8 +158,7 @@ def _of_one(panel: Panel, run: str, look: Controls) -> dict[str, Any] | None:
     curves = [] if chart is None else page.curves(chart)
     if chart is None or not any(curve.has_values for curve in curves):
         return None
-    titled = drawn.titled(chart, _title(panel))
-    spec = page.spec(titled, curves)
+    spec = page.spec(replace(chart, title=_title(panel)), curves)
     return drawn.clipped(spec, curves, log_y=panel.log) if panel.clip else spec
 
 
@@ -186,9 +185,7 @@ def _of_several(panel: Panel, runs: Sequence[str], look: Controls) -> dict[str, 
         ]
     if not curves:
         return None
-    options = LineOptions(
-        smooth=look.smooth, log_y=look.log_y, height=look.height, has_legend=False
-    )
+    options = replace(look, has_legend=False)
     axis = drawn_axis(axes, look.axis)
     return drawn.panel_spec(
         curves, axis, options, title=_title(panel), help=chart.help, clips=panel.clip

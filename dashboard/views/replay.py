@@ -11,7 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.escaping import escape
-from echoscope.dashboard.live import pulses, talk
+from echoscope.dashboard.live import pulses
 from echoscope.dashboard.live.refreshing import guarded, problem
 from echoscope.dashboard.page import ui, url_state
 from echoscope.dashboard.page.problems import Problem
@@ -168,7 +168,7 @@ def _list_and_trajectory(run_id: str, answer: Listed, overview: Overview) -> Non
     with right:
         if trajectory_id is None:
             st.caption("Choose an episode.")
-            talk.show("", _next_step)
+            panels.listen("", _next_step)
         else:
             _trajectory(run_id, trajectory_id, answer, noted)
 
@@ -274,7 +274,7 @@ def _trajectory(run_id: str, trajectory_id: str, answer: Listed, noted: EpisodeN
         panels.conversation(
             run_id, trajectory, outcome, turn, lambda text: hits_in(text, search_text)
         )
-    talk.show(f"{trajectory.id} {turn} {other}", _next_step)
+    panels.listen(f"{trajectory.id} {turn} {other}", _next_step)
 
 
 def _key_of(run_id: str, trajectory: Trajectory) -> EpisodeKey:

@@ -9,8 +9,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from echoscope.dashboard.charts.compare import colors
-from echoscope.dashboard.charts.runs import PALETTE
+from echoscope.dashboard.charts.compare import PALETTE, colors
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.run_table.condition import is_condition, parsed_condition
 from echoscope.dashboard.data.run_table.facts import MOST_WAITED_FOR, Urgency

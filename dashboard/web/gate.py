@@ -28,6 +28,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -46,6 +47,8 @@ LOGIN_PATH = "/login"
 HEALTH_PATH = "/api/health"
 """Answers without a session: whether the server is up, and nothing else."""
 TOKEN_PARAM = "token"
+PER_CLIENT, PER_WINDOW, WINDOW_S = 5, 60, 60.0
+"""Attempts that one client, and all together, may fail within so many seconds."""
 _MAX_FORM = 8_192
 _MAX_ADDRESSES = 1_000
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -158,41 +161,30 @@ class AttemptLimit:
     are begun together and finished later are limited like those that follow each other.
     """
 
-    per_client: int = 5
-    per_minute: int = 60
-    window_s: float = 60.0
     clock: Callable[[], float] = time.monotonic
-    _begun: dict[str, list[float]] = field(default_factory=dict)
+    _begun: list[tuple[float, str]] = field(default_factory=list)
+    """When, and who; in order."""
 
     def wait_s(self, client: str) -> float:
         """Seconds until this client may try again; 0 for now."""
         now = self.clock()
-        for name in list(self._begun):
-            recent = [begun_at for begun_at in self._begun[name] if now - begun_at < self.window_s]
-            if recent:
-                self._begun[name] = recent
-            else:
-                del self._begun[name]
-        own = self._begun.get(client, [])
-        everyone = sorted(begun_at for times in self._begun.values() for begun_at in times)
-        waits = [0.0]
-        if len(own) >= self.per_client:
-            waits.append(own[-self.per_client] + self.window_s - now)
-        if len(everyone) >= self.per_minute:
-            waits.append(everyone[-self.per_minute] + self.window_s - now)
-        return max(waits)
+        self._begun = [attempt for attempt in self._begun if now - attempt[0] < WINDOW_S]
+        everyone = [begun_at for begun_at, _ in self._begun]
+        own = [begun_at for begun_at, who in self._begun if who == client]
+        limited = ((own, PER_CLIENT), (everyone, PER_WINDOW))
+        waits = [times[-most] + WINDOW_S - now for times, most in limited if len(times) >= most]
+        return max(waits, default=0.0)
 
-    def begin(self, client: str) -> float:
+    def begin(self, client: str) -> tuple[float, str]:
         """Count an attempt; the mark that takes it back."""
-        begun_at = self.clock()
-        self._begun.setdefault(client, []).append(begun_at)
-        return begun_at
+        attempt = self.clock(), client
+        self._begun.append(attempt)
+        return attempt
 
-    def take_back(self, client: str, mark: float) -> None:
-        """The attempt that began at `mark` gave the right answer."""
-        times = self._begun.get(client, [])
-        if mark in times:
-            times.remove(mark)
+    def take_back(self, attempt: tuple[float, str]) -> None:
+        """The attempt gave the right answer."""
+        if attempt in self._begun:
+            self._begun.remove(attempt)
 
 
 class LoginLimit:
@@ -223,7 +215,7 @@ class LoginLimit:
         """The password was given at this address."""
         self._addresses[address] = None
         self._addresses.move_to_end(address)
-        while len(self._addresses) > _MAX_ADDRESSES:
+        if len(self._addresses) > _MAX_ADDRESSES:
             self._addresses.popitem(last=False)
 
 
@@ -262,6 +254,7 @@ class Gate:
         self._policy = policy
         self._sessions = Sessions(clock)
         self._limit = LoginLimit()
+        self._login_page = partial(login_page, has_password=bool(policy.password))
         # Browsers keep cookies by host alone: two dashboards on one machine must not collide.
         self._cookie = f"echoscope_{policy.port}"
 
@@ -309,13 +302,13 @@ class Gate:
     def _open_link(self, connection: HTTPConnection) -> Response:
         """The answer to a printed link: the same address without its token, and a session."""
         kept = [pair for pair in connection.query_params.multi_items() if pair[0] != TOKEN_PARAM]
-        target = connection.url.path + (f"?{urlencode(kept)}" if kept else "")
+        target = _local(connection.url.path + (f"?{urlencode(kept)}" if kept else ""))
         if not _is_equal(connection.query_params[TOKEN_PARAM], self._policy.token):
             if self._sessions.is_valid(connection.cookies.get(self._cookie, "")):
-                return _moved(_local(target))  # an old link, in a browser that was let in before
+                return _moved(target)  # an old link, in a browser that was let in before
             message = "The token of this link is not the one of this dashboard."
-            return self._login_page(_local(target), message)
-        return self._let_in(connection, _local(target))
+            return self._login_page(target, message)
+        return self._let_in(connection, target)
 
     async def _ask(self, request: Request) -> Response:
         """Ask a client without a session for the password or the token."""
@@ -357,20 +350,9 @@ class Gate:
         if not _is_equal(form.get("password", [""])[0], self._policy.secret):
             name = "password" if self._policy.password else "token"
             return self._login_page(target, f"That is not the {name}.")
-        limit.take_back(client, mark)
+        limit.take_back(mark)
         self._limit.remember(address)
         return self._let_in(request, target)
-
-    def _login_page(
-        self, target: str, message: str = "", *, status: int = 401, retry_after_s: float = 0.0
-    ) -> Response:
-        return login_page(
-            target,
-            message,
-            has_password=bool(self._policy.password),
-            status=status,
-            retry_after_s=retry_after_s,
-        )
 
     def _let_in(self, connection: HTTPConnection, target: str) -> Response:
         """Open a session, and go to a path of ours."""

@@ -4,50 +4,14 @@ from __future__ import annotations
 
 import html
 import math
+from pathlib import Path
+from string import Template
 
 from starlette.responses import HTMLResponse
 
 from ..charts.theme import ACCENT
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Echoscope</title>
-<link rel="icon" href="data:,">
-<style>
-:root {{ --back: #ffffff; --text: #262626; --line: #d0d0d0; --bad: #c62828; }}
-@media (prefers-color-scheme: dark) {{
-  :root {{ --back: #171614; --text: #ececec; --line: #4a4a4a; --bad: #ff8a80; }}
-}}
-body {{ background: var(--back); color: var(--text); font: 16px/1.5 system-ui, sans-serif;
-       display: grid; place-items: center; min-height: 90vh; margin: 0; }}
-form {{ width: min(22rem, 88vw); display: grid; gap: .8rem; }}
-h1 {{ font-size: 1.5rem; margin: 0; }}
-input {{ font: inherit; padding: .55rem .7rem; border: 1px solid var(--line);
-        border-radius: .4rem; background: transparent; color: inherit; }}
-button {{ font: inherit; padding: .55rem; border: 0; border-radius: .4rem; color: #fff;
-         background: {accent}; cursor: pointer; }}
-input:focus-visible, button:focus-visible {{ outline: 2px solid {accent}; outline-offset: 2px; }}
-p {{ margin: 0; }}
-p[role=alert] {{ color: var(--bad); }}
-</style>
-</head>
-<body>
-<form method="post" action="/login">
-<h1>Echoscope</h1>
-{advice}<label for="password">{label}</label>
-<input id="password" name="password" type="password" autocomplete="{autocomplete}" required
- autofocus>
-<input type="hidden" name="next" value="{target}">
-<button type="submit">Open</button>
-{words}
-</form>
-</body>
-</html>
-"""
+_PAGE = Template((Path(__file__).parent / "login.html").read_text(encoding="utf-8"))
 _TOKEN_ADVICE = (
     "<p>Open the link that the terminal shows (it ends in <code>token=...</code>), or paste its "
     "token here. Every start of the dashboard makes a new token.</p>\n"
@@ -68,7 +32,7 @@ def login_page(
 ) -> HTMLResponse:
     """Ask for the password, or else for the token, and go to `target` afterwards."""
     alert = f'<p role="alert">{html.escape(message)}</p>' if message else ""
-    page = _PAGE.format(
+    page = _PAGE.substitute(
         accent=ACCENT,
         advice="" if has_password else _TOKEN_ADVICE,
         label="Password" if has_password else "Token",

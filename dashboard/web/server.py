@@ -57,7 +57,6 @@ _OF_PAGES = (
     "page.lineage",
     "replay.panels",
     "replay.strip",
-    "live.talk",
     "page.run_table.table",
     "page.run_table.curves",
     "page.run_table.actions",
@@ -99,15 +98,13 @@ class Listening:
 
     url: str
     """Without a path and without the token."""
-    address: str
-    port: int
     token: str = field(default="", repr=False)
     """What the first visit must bring; empty where a password is asked for, or nothing."""
 
     def link(self, path: str = "/", **params: str) -> str:
         """The address of a page as a person opens it for the first time.
 
-        >>> Listening(url="http://h:1", address="h", port=1, token="t").link("/live", run="a b")
+        >>> Listening(url="http://h:1", token="t").link("/live", run="a b")
         'http://h:1/live?run=a+b&token=t'
         """
         query = urlencode(params | ({TOKEN_PARAM: self.token} if self.token else {}))
@@ -166,7 +163,7 @@ def open_port(address: str, port: int, *, is_exact: bool) -> socket.socket:
         except OSError as error:
             opened.close()
             why = error.strerror or str(error)
-            if not isinstance(error, OSError) or candidate == last:
+            if candidate == last:
                 raise PortError(f"cannot listen on {address} port {candidate}: {why}") from error
             continue
         opened.setblocking(False)
@@ -203,12 +200,7 @@ def serve(
         token = new_token() if has_token and not password else ""
         policy = Policy(address=address, port=actual, password=password, token=token)
         app = make_app(settings, policy)
-        where = Listening(
-            url=f"http://{_host_in_url(address)}:{actual}",
-            address=address,
-            port=actual,
-            token=token,
-        )
+        where = Listening(url=f"http://{_host_in_url(address)}:{actual}", token=token)
         os.nice(NICENESS)
         sys.setswitchinterval(SWITCH_S)
         is_far = not is_loopback(address)
@@ -245,7 +237,7 @@ def _follow(remote: RemoteRoot) -> None:
 def _host_in_url(address: str) -> str:
     if address in ("0.0.0.0", "::"):
         return socket.gethostname()
-    if is_loopback(address) and address == "localhost":
+    if address == "localhost":
         return "127.0.0.1"
     return f"[{address}]" if ":" in address else address
 

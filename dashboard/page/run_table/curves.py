@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from echoscope.dashboard.charts.runs import curves_spec
+from echoscope.dashboard.charts.compare import curves_spec
 from echoscope.dashboard.data.comparing.groups import RunGroup
 from echoscope.dashboard.data.comparing.series import mean_curve
 from echoscope.dashboard.data.curves import AS_STEPS, Curve, describe

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 import pytest
 
 from echoscope.dashboard.charts import charts, theme
+from echoscope.dashboard.charts.compare import curves_spec
 from echoscope.dashboard.charts.marks import (
     MARK_AXIS,
     Mark,
@@ -20,7 +21,7 @@ from echoscope.dashboard.charts.marks import (
     command_marks,
     rewind_marks,
 )
-from echoscope.dashboard.charts.runs import curves_spec
+from echoscope.dashboard.charts.parts import figure_text
 from echoscope.dashboard.data.curves import Curve, curve, describe, step_axis
 from echoscope.dashboard.live.cursor import checked_zoom, read_zoom
 from echoscope.dashboard.live.figures import export_config
@@ -215,7 +216,7 @@ def test_a_long_curve_is_drawn_as_means_in_the_range_of_its_steps() -> None:
     values = np.random.default_rng(0).normal(size=100_000)
     figure = line_chart([one_curve(values.tolist())], step_axis(table_of_steps()))
     band, line = figure.data
-    assert len(line.y) == charts.LineOptions().max_points // 2
+    assert len(line.y) == charts.MAX_POINTS // 2
     assert (line.y[0], line.y[-1]) == (values[0], values[-1])
     assert np.abs(line.y[1:-1]).max() < 0.5
     assert (np.nanmin(band.y), np.nanmax(band.y)) == (values.min(), values.max())
@@ -349,11 +350,11 @@ def test_the_toolbar_saves_svg_under_a_harmless_name() -> None:
     ],
 )
 def test_foreign_text_does_nothing_in_a_figure(text: str, shown: str) -> None:
-    assert charts.figure_text(text) == shown
+    assert figure_text(text) == shown
 
 
 def test_long_foreign_text_is_cut_and_broken_into_lines() -> None:
-    shown = charts.figure_text("ab " * 10_000, width=20, limit=100)
+    shown = figure_text("ab " * 10_000, width=20, limit=100)
     assert len(shown) < 200
     assert shown.count("<br>") >= 4
     assert shown.endswith("...")
@@ -567,4 +568,4 @@ def test_hovering_over_curves_of_many_runs_says_no_time_of_day(num_curves: int) 
     words = [trace["hovertemplate"] for trace in spec["data"] if "customdata" in trace]
     assert len(words) == num_curves
     assert "%{text}" not in str(words)
-    assert [charts.STEP_TOLD in text for text in words] == [num_curves > 8] * num_curves
+    assert [", step %{customdata[0]:d}" in text for text in words] == [num_curves > 8] * num_curves

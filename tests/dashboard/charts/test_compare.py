@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from echoscope.dashboard.charts.compare import answer_spec, colors, without_outliers
-from echoscope.dashboard.charts.runs import PALETTE
+from echoscope.dashboard.charts.compare import PALETTE, answer_spec, colors, without_outliers
 
 
 def test_one_spike_lies_outside_of_the_scale_and_is_counted() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from echoscope.dashboard.charts import runs, theme
+from echoscope.dashboard.charts import compare, theme
 from echoscope.dashboard.live import figures
 
 LIGHT, DARK = theme.GROUNDS
 COLOURS = sorted(
-    {*theme.TONES.values(), *theme.SERIES, *runs.PALETTE, theme.QUIET, theme.CLAIM, theme.ACCENT}
+    {*theme.TONES.values(), *theme.SERIES, *compare.PALETTE, theme.QUIET, theme.CLAIM, theme.ACCENT}
 )
 """In which names of curves, verdicts and statuses are written."""
 SCRIPT = Path(figures.__file__).parent / "js" / "figures.js"

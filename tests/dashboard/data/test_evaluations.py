@@ -125,7 +125,7 @@ def test_the_figure_has_the_best_at_the_top_and_no_more_than_it_shows() -> None:
     (group,) = grouped([far, made("best", one)])
     figure = success_figure(group)
     (trace,) = figure["data"]
-    assert trace["x"] == [100, 0]
+    assert trace["x"].tolist() == [100, 0]
     assert trace["marker"]["symbol"] == ["circle", "circle-open"]
     assert figure["layout"]["yaxis"]["ticktext"] == ["1  best", "2  &lt;b&gt;far&lt;/b&gt;"]
     (group,) = grouped([made(f"e{n}", one) for n in range(MAX_DRAWN + 5)])

@@ -8,8 +8,9 @@ from dataclasses import replace
 from html import unescape
 
 import pytest
+from trajectories import make_trajectory
 
-from echoscope.dashboard.replay.html import MAX_CALLS, calls_html, observation_of, turn_html
+from echoscope.dashboard.replay.html import MAX_CALLS, beyond_results, calls_html, turn_html
 from echoscope.dashboard.replay.tokens import text_html
 from echoscope.store.records import ToolCall, Turn
 
@@ -79,7 +80,7 @@ def test_the_reply_names_the_call_and_the_card_follows_it() -> None:
     )  # fmt: skip
     reply = text_html(turn)
     assert ">tool call</span>" in reply
-    html = turn_html(turn, reply, [], observation="", boards="", is_now=True)
+    html = turn_html(make_trajectory(turn), 0, reply, is_now=True)
     assert html.index("es-region-answer") < html.index("es-call-name")
 
 
@@ -115,15 +116,13 @@ def test_a_result_stands_with_its_call_and_not_in_the_next_observation(
     observation: str, rest: str
 ) -> None:
     before = Turn(index=0, observation="", response="", calls=(LOOK,))
-    turn = Turn(index=1, observation=observation, response="")
-    assert observation_of(turn, before) == rest
-    assert observation_of(turn, None) == observation
+    assert beyond_results(observation, before) == rest
+    assert beyond_results(observation, None) == observation
 
 
 def test_the_results_of_several_calls_are_taken_in_their_order() -> None:
     calls = (LOOK, replace(LOOK, result="milk: 2"))
     before = Turn(index=0, observation="", response="", calls=calls)
-    turn = Turn(index=1, observation="tea: 4\nmilk: 2", response="")
-    assert observation_of(turn, before) == ""
-    swapped = replace(turn, observation="milk: 2\ntea: 4")
-    assert observation_of(swapped, before) == swapped.observation
+    assert beyond_results("tea: 4\nmilk: 2", before) == ""
+    swapped = "milk: 2\ntea: 4"
+    assert beyond_results(swapped, before) == swapped

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from trajectories import make_trajectory
 
-from echoscope.dashboard.replay.kept import kept_word, success_word
 from echoscope.dashboard.replay.listing import (
     COLUMNS,
     Asked,
@@ -18,6 +17,7 @@ from echoscope.dashboard.replay.listing import (
     summary,
 )
 from echoscope.dashboard.replay.panels import trajectory_json
+from echoscope.dashboard.words import kept_word, success_word
 from echoscope.store.errors import QueryError
 from echoscope.store.records import Split, StopReason, TrajectoryOutcome, Turn
 
