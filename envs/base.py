@@ -144,7 +144,7 @@ class EnvSpec:
     id: str
     config_type: type[Any]
     max_turns: int
-    max_actions_per_turn: int
+    max_actions_per_turn: int = 1
     description: str
     one_action: bool = False
     requires: tuple[str, ...] = ()

@@ -67,7 +67,7 @@ class FromGymnasiumConfig:
         )
 
 
-class FromGymnasium(TaskEnv):
+class FromGymnasium(TaskEnv[FromGymnasiumConfig]):
     """A Gymnasium world as a text world.
 
     Description:
@@ -103,8 +103,6 @@ class FromGymnasium(TaskEnv):
         max_actions_per_turn=4,
         description="Any Gymnasium world with discrete or text actions, such as toy-text.",
     )
-
-    _config: FromGymnasiumConfig
 
     def __init__(self, config: FromGymnasiumConfig | None = None) -> None:
         super().__init__(config)

@@ -27,7 +27,7 @@ from .base import (
 from .reserving import MAX_DRAWS, TaskVariety, gave_up, may_play, variety_of
 from .settings import EnvGroup
 from .turns.runner import TurnRunner
-from .turns.turn import TurnEnv, TurnResult
+from .turns.turn import FAILED, Opening, TurnEnv, TurnResult
 
 SPLIT_CODES: Mapping[str, int] = {"train": 0, "eval": 1, "probe": 2}
 STREAM_CODES: Mapping[str, int] = {"tasks": 0, "noise": 1, "sampling": 2}
@@ -64,7 +64,7 @@ class Leader:
     """The task of a group, and the siblings that have been started on it."""
 
     env_seed: int
-    seen: Mapping[int, Observation]
+    begun: Mapping[int, Opening]
 
 
 def task_seed(seed: int, split: str, step: int, group_index: int, draw: int = 0) -> int:
@@ -212,8 +212,8 @@ class EnvPool:
         for p in range(self.num_groups):
             leader = self.lead(step, p, first_group)
             for index in range(p * self._group_size, (p + 1) * self._group_size):
-                seen = leader.seen.get(index) or self.follow(index, leader)
-                slots.append(self.slot(index, leader, seen, first_group))
+                opening = leader.begun.get(index) or self.follow(index, leader)
+                slots.append(self.slot(index, leader, opening, first_group))
         self.check_started(slots)
         for p in range(self.num_groups):
             self.check_group(slots[p * self._group_size : (p + 1) * self._group_size])
@@ -283,27 +283,25 @@ class EnvPool:
         for draw in range(MAX_DRAWS):
             drawn = task_seed(self._seed, self._split, step, first_group + p, draw)
             env_seed = self._fixed_seeds.get(p, drawn)
-            seen: dict[int, Observation] = {}
+            begun: dict[int, Opening] = {}
             key = None
             for slot in slots:
-                seen[slot] = self._stacks[slot].reset(env_seed, self._noise_seeds[slot])
-                key = self._stacks[slot].task_key
-                if key is not None:
+                begun[slot] = self._stacks[slot].reset(env_seed, self._noise_seeds[slot])
+                if (key := begun[slot].task_key) is not None:
                     break
             if key is None or not is_reserving or may_play(self._split, key):
                 if is_fixed and key is not None:
                     self._fixed_seeds[p] = env_seed
-                return Leader(env_seed=env_seed, seen=seen)
+                return Leader(env_seed=env_seed, begun=begun)
         raise gave_up(self._groups[p].name, self._split)
 
-    def follow(self, index: int, leader: Leader) -> Observation:
+    def follow(self, index: int, leader: Leader) -> Opening:
         """Start a sibling on the task of its group."""
         return self._stacks[index].reset(leader.env_seed, self._noise_seeds[index])
 
-    def slot(self, index: int, leader: Leader, observation: Observation, first_group: int) -> Slot:
+    def slot(self, index: int, leader: Leader, opening: Opening, first_group: int) -> Slot:
         """The episode that has begun in a slot."""
         p, g = divmod(index, self._group_size)
-        world = self._stacks[index]
         self._is_running[index] = True
         return Slot(
             index=index,
@@ -314,10 +312,10 @@ class EnvPool:
             tag=self._groups[p].name,
             env_seed=leader.env_seed,
             noise_seed=self._noise_seeds[index],
-            task_key=world.task_key,
-            observation=observation,
-            instructions="" if world.error is not None else self._stacks[index].instructions(),
-            tools=world.tools,
+            task_key=opening.task_key,
+            observation=opening.observation,
+            instructions=opening.instructions,
+            tools=opening.tools,
             is_one_action=self._are_one_action[self._kinds[p]],
         )
 
@@ -330,7 +328,7 @@ class EnvPool:
         for tag in dict.fromkeys(slot.tag for slot in slots):
             of_tag = [slot for slot in slots if slot.tag == tag]
             if all(slot.task_key is None for slot in of_tag):
-                error = self._stacks[of_tag[0].index].error
+                error = of_tag[0].observation.text.removeprefix(FAILED)
                 raise EnvUnavailableError(f"no episode of {tag!r} could start: {error}")
 
     def check_group(self, slots: Sequence[Slot]) -> None:

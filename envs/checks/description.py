@@ -115,9 +115,10 @@ def episode(env_id: str) -> str:
     most = group.settings().max_actions_per_turn
     try:
         for noise_seed in range(NOISE_SEEDS):
-            lines, total = [_cut(stack.reset(0, noise_seed).text)], 0.0
-            if error := stack.error:
-                raise EnvError(error)
+            opening = stack.reset(0, noise_seed)
+            if opening.error:
+                raise EnvError(opening.error)
+            lines, total = [_cut(opening.observation.text)], 0.0
             env = stack.env
             has_expert = env.solve() is not None
             while True:

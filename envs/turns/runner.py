@@ -28,7 +28,7 @@ from ..base import (
     prefixed,
     shorten,
 )
-from .turn import FAILED, TurnEnv, TurnResult, TurnSettings, failed_turn
+from .turn import Opening, TurnEnv, TurnResult, TurnSettings, failed_opening, failed_turn
 
 
 class TurnRunner(TurnEnv):
@@ -49,26 +49,12 @@ class TurnRunner(TurnEnv):
         self._state = Observation(text="")
         self._is_broken = False
         self._error: str | None = None
-        self._task_key: str | None = None
-        self._instructions: str | None = None
         self._tools = _tools_of(self._env)
-
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        return self._tools
 
     @property
     def env(self) -> TextEnv:
         """The world itself, for experts and viewers."""
         return self._env
-
-    @property
-    def error(self) -> str | None:
-        return self._error
-
-    @property
-    def task_key(self) -> str | None:
-        return self._task_key
 
     @property
     def num_tasks(self) -> int | None:
@@ -85,24 +71,26 @@ class TurnRunner(TurnEnv):
             )
         return declared
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        """Start an episode. A world that cannot start says so, and ends at its first turn."""
-        self._error = self._task_key = self._instructions = None
+    def reset(self, seed: int, noise_seed: int) -> Opening:
+        self._error = None
         self._num_turns = self._num_actions = 0
         try:
             if self._is_broken:
                 self._env, self._is_broken = self._build(), False
-            self._state = checked_opening(self._env.reset(seed, noise_seed))
-            self._task_key = _task_key(self._env, self._state)
-            self._instructions = checked_text("instructions()", self._env.instructions())
+            first = checked_opening(self._env.reset(seed, noise_seed))
+            opening = Opening(
+                observation=first,
+                task_key=_task_key(self._env, first),
+                instructions=self._instructions(),
+                tools=self._tools,
+            )
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a world's failure is data
-            self._fail(error)
-            self._task_key = None
-            self._state = Observation(text=f"{FAILED}{self._error}")
+            opening = failed_opening(self._fail(error), self._tools)
         except BaseException:
             self._is_broken = True
             raise
-        return self._state
+        self._state = opening.observation
+        return opening
 
     def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
         settings = self._settings
@@ -156,10 +144,9 @@ class TurnRunner(TurnEnv):
                 notices = [] if bad is None else [self._notice(bad, has_actions=has_actions)]
                 observation = checked_feedback(self._next_observation(notices, has_dropped))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - see reset
-            self._fail(error)
             return failed_turn(
                 self._state,
-                self._error,
+                self._fail(error),
                 actions=tuple(executed),
                 reward=reward,
                 is_valid=is_well_formed and bad is None,
@@ -181,10 +168,9 @@ class TurnRunner(TurnEnv):
             answers=tuple(answer.text for answer in answers) if self._tools else (),
         )
 
-    def instructions(self) -> str:
-        settings, text = self._settings, self._instructions
-        if text is None:
-            text = self._env.instructions()
+    def _instructions(self) -> str:
+        settings = self._settings
+        text = checked_text("instructions()", self._env.instructions())
         if settings.max_actions is not None:
             text += f" At most {counted(settings.max_actions, 'action')} in all."
         per_turn = counted(settings.max_actions_per_turn, "action")
@@ -254,9 +240,9 @@ class TurnRunner(TurnEnv):
             return bool(result.success)
         return False if self._env.reports_success else None
 
-    def _fail(self, error: BaseException) -> None:
-        self._is_broken = True
-        self._error = _named(error)
+    def _fail(self, error: BaseException) -> str:
+        self._is_broken, self._error = True, _named(error)
+        return self._error
 
 
 def _tools_of(env: TextEnv) -> tuple[Tool, ...]:

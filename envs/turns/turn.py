@@ -52,6 +52,27 @@ class TurnResult:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How an episode begins, in a form that crosses processes.
+
+    `instructions` are the rules and the limits, and `tools` what the policy may call. `task_key`
+    names the task; a world without keys of its own is named by its first observation. Where the
+    world could not start, `task_key` is None and `error` says what failed.
+    """
+
+    observation: Observation
+    instructions: str = ""
+    tools: tuple[Tool, ...] = ()
+    task_key: str | None = None
+    error: str | None = None
+
+
+def failed_opening(error: str, tools: tuple[Tool, ...] = ()) -> Opening:
+    """The beginning of an episode whose world could not start."""
+    return Opening(observation=Observation(text=f"{FAILED}{error}"), tools=tools, error=error)
+
+
 def failed_turn(
     seen: Observation,
     error: str | None,
@@ -95,38 +116,16 @@ class TurnEnv(ABC):
     """A world seen turn by turn."""
 
     @abstractmethod
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        """Start an episode and return what the first prompt shows."""
+    def reset(self, seed: int, noise_seed: int) -> Opening:
+        """Start an episode. A world that cannot start says so, and ends at its first turn."""
 
     @abstractmethod
     def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
         """Carry out the actions of one reply. Nothing an environment does is raised here."""
 
     @abstractmethod
-    def instructions(self) -> str:
-        """The rules and the limits."""
-
-    @abstractmethod
     def close(self) -> None:
         """Release the world."""
-
-    @property
-    @abstractmethod
-    def tools(self) -> tuple[Tool, ...]:
-        """What the policy may call."""
-
-    @property
-    @abstractmethod
-    def error(self) -> str | None:
-        """What failed in this episode, if something did."""
-
-    @property
-    @abstractmethod
-    def task_key(self) -> str | None:
-        """The key of this episode's task; None if the world could not start.
-
-        A world without keys of its own is named by its first observation.
-        """
 
     @property
     @abstractmethod

@@ -208,7 +208,7 @@ class ProcessTurns(BoundedTurns):
         """The world ends with its process."""
 
     def _perform(self, what: str, *args: Any) -> Any:
-        if what != "step":
+        if what != "step_turn":
             if self._worker is not None:
                 self._worker.episodes.discard(self._name)
             self._worker = self._processes.worker(self._home)

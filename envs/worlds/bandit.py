@@ -86,7 +86,7 @@ class BanditConfig:
         return _TRAIN_PAIRS if self.pairs == "train" else _TEST_PAIRS
 
 
-class Bandit(TaskEnv):
+class Bandit(TaskEnv[BanditConfig]):
     """Two arms, one choice.
 
     Description:
@@ -118,19 +118,12 @@ class Bandit(TaskEnv):
         id="bandit",
         config_type=BanditConfig,
         max_turns=1,
-        max_actions_per_turn=1,
         description="Two arms with telling names: choose the one that pays more on average.",
     )
 
-    _config: BanditConfig
-
     def __init__(self, config: BanditConfig | None = None) -> None:
         super().__init__(config)
-        self._noise_seed = 0
-        self._low, self._high = self._config.name_pairs[0]
-        self._shown: tuple[str, ...] = (self._low, self._high)
-        self._payout: float | None = None
-        self._chosen = ""
+        self.begin(0, 0)
 
     def begin(self, seed: int, noise_seed: int) -> None:
         task, self._noise_seed = np.random.default_rng(seed), noise_seed
@@ -138,7 +131,8 @@ class Bandit(TaskEnv):
         self._low, self._high = pairs[int(task.integers(len(pairs)))]
         is_swapped = bool(task.integers(2))
         self._shown = (self._high, self._low) if is_swapped else (self._low, self._high)
-        self._payout, self._chosen = None, ""
+        self._payout: float | None = None
+        self._chosen = ""
 
     def step(self, action: str) -> StepResult:
         named = [arm for arm in self._shown if normalise(arm) == normalise(action)]

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from ..base import Observation, StepResult, TextEnv, check_seed, prefixed
 
+C = TypeVar("C")
+"""The configuration of a world."""
 
-class TaskEnv(TextEnv):
+
+class TaskEnv(TextEnv, Generic[C]):
     """A world that knows whether its episode is over and its task solved.
 
     Subclasses say what an action does; results and refusals are put together here.
     """
 
-    def __init__(self, config: Any = None) -> None:
-        self._config = self.spec.config_type() if config is None else config
+    def __init__(self, config: C | None = None) -> None:
+        self._config: C = self.spec.config_type() if config is None else config
         super().__init__(self._config)
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
@@ -72,7 +75,15 @@ class TaskEnv(TextEnv):
         return self.result(0.0, observation, is_valid=False, is_effective=False)
 
 
-class AttemptEnv(TaskEnv):
+class _Attempted(Protocol):
+    @property
+    def attempts(self) -> int: ...
+
+
+A = TypeVar("A", bound=_Attempted)
+
+
+class AttemptEnv(TaskEnv[A]):
     """A world in which one action may solve the task, and which has `attempts` in its settings.
 
     `begin` calls `pose`; `step` counts an attempt and notes whether it was right.

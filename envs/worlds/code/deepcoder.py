@@ -59,7 +59,7 @@ class DeepCoderConfig:
         require_within(self, seconds=(0.1, 600), memory_mb=(64, 1 << 16))
 
 
-class DeepCoder(AttemptEnv):
+class DeepCoder(AttemptEnv[DeepCoderConfig]):
     """A programming problem, answered with a Python program.
 
     Description:
@@ -93,12 +93,9 @@ class DeepCoder(AttemptEnv):
         id="deepcoder",
         config_type=DeepCoderConfig,
         max_turns=3,
-        max_actions_per_turn=1,
         one_action=True,
         description="Write a Python program that passes the tests of a problem.",
     )
-
-    _config: DeepCoderConfig
 
     @classmethod
     def lacks(cls) -> str:

@@ -140,7 +140,7 @@ class Lake:
         )
 
 
-class FrozenLake(MoveEnv):
+class FrozenLake(MoveEnv[FrozenLakeConfig]):
     """A grid of ice with holes; the player slides to the goal or falls in.
 
     Description:
@@ -177,19 +177,11 @@ class FrozenLake(MoveEnv):
         description="Cross a slippery lake to the goal without falling into a hole.",
     )
 
-    _config: FrozenLakeConfig
-
-    def __init__(self, config: FrozenLakeConfig | None = None) -> None:
-        super().__init__(config)
-        self._rng = np.random.default_rng(0)
-        self._lake = draw_lake(self._config, 0)
-        self._player = self._lake.start
-        self._has_slipped = False
-
     def begin(self, seed: int, noise_seed: int) -> None:
         self._lake = draw_lake(self._config, seed)
         self._rng = np.random.default_rng(noise_seed)
         self._player = self._lake.start
+        self._has_slipped = False
 
     def step(self, action: str) -> StepResult:
         self._has_slipped = False

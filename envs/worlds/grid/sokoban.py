@@ -248,7 +248,7 @@ class SokobanConfig:
         return board_shape(self.size, 3, 16)
 
 
-class Sokoban(MoveEnv):
+class Sokoban(MoveEnv[SokobanConfig]):
     """A warehouse: the player pushes boxes, never pulls, one at a time.
 
     Description:
@@ -288,17 +288,15 @@ class Sokoban(MoveEnv):
         description="Push every box onto a target; boxes cannot be pulled.",
     )
 
-    _config: SokobanConfig
-
-    def __init__(self, config: SokobanConfig | None = None) -> None:
-        super().__init__(config)
-        self._levels = None if self._config.levels is None else read_levels(self._config.levels)
-        # Drawn here so that a configuration without levels fails when it is made.
-        self._level = self._draw(0)
-        self._player, self._boxes = self._level.player, self._level.boxes
+    @cached_property
+    def _levels(self) -> tuple[Level, ...] | None:
+        return None if self._config.levels is None else read_levels(self._config.levels)
 
     def begin(self, seed: int, noise_seed: int) -> None:
-        self._level = self._draw(seed)
+        if self._levels is None:
+            self._level = draw_level(self._config, seed)
+        else:
+            self._level = self._levels[drawn(seed, len(self._levels))]
         self._player, self._boxes = self._level.player, self._level.boxes
 
     def move(self, move: str) -> StepResult:
@@ -331,11 +329,6 @@ class Sokoban(MoveEnv):
     def num_tasks(self) -> int | None:
         """The number of different levels in the files; unknown for the generator."""
         return None if self._levels is None else len({_level_key(level) for level in self._levels})
-
-    def _draw(self, seed: int) -> Level:
-        if self._levels is None:
-            return draw_level(self._config, seed)
-        return self._levels[drawn(seed, len(self._levels))]
 
     @property
     def _num_home(self) -> int:

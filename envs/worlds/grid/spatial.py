@@ -84,7 +84,7 @@ class Room:
         return dict(self.things)[thing]
 
 
-class Spatial(TaskEnv):
+class Spatial(TaskEnv[SpatialConfig]):
     """A room seen in parts, and a question about the whole.
 
     Description:
@@ -128,11 +128,8 @@ class Spatial(TaskEnv):
         id="spatial",
         config_type=SpatialConfig,
         max_turns=12,
-        max_actions_per_turn=1,
         description="Look around a room, then say where things stand.",
     )
-
-    _config: SpatialConfig
 
     def __init__(self, config: SpatialConfig | None = None) -> None:
         super().__init__(config)

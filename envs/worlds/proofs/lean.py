@@ -77,7 +77,7 @@ class LeanConfig:
             _server_url(self.server)
 
 
-class Lean(TaskEnv):
+class Lean(TaskEnv[LeanConfig]):
     """A theorem, proved by tactics that Lean 4 checks one by one.
 
     Description:
@@ -116,12 +116,9 @@ class Lean(TaskEnv):
         id="lean",
         config_type=LeanConfig,
         max_turns=15,
-        max_actions_per_turn=1,
         one_action=True,
         description="Prove a theorem, tactic by tactic, with Lean 4 as the judge.",
     )
-
-    _config: LeanConfig
 
     @classmethod
     def lacks(cls) -> str:

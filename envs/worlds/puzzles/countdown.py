@@ -83,7 +83,7 @@ class CountdownTask:
     solution: str
 
 
-class Countdown(AttemptEnv):
+class Countdown(AttemptEnv[CountdownConfig]):
     """An expression of all given numbers that has the wanted value.
 
     Description:
@@ -116,11 +116,8 @@ class Countdown(AttemptEnv):
         id="countdown",
         config_type=CountdownConfig,
         max_turns=3,
-        max_actions_per_turn=1,
         description="Combine all given numbers with + - * / to reach the target.",
     )
-
-    _config: CountdownConfig
 
     def __init__(self, config: CountdownConfig | None = None) -> None:
         super().__init__(config)

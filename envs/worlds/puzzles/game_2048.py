@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -61,7 +60,7 @@ class Game2048Config:
         require_within(self, where, start_tiles=(1, self.side**2 - 1))
 
 
-class Game2048(MoveEnv):
+class Game2048(MoveEnv[Game2048Config]):
     """Tiles slide to one side, and equal neighbours become one of twice the value.
 
     Description:
@@ -94,16 +93,10 @@ class Game2048(MoveEnv):
         id="game_2048",
         config_type=Game2048Config,
         max_turns=220,
-        max_actions_per_turn=1,
         description="Slide and merge tiles until one reaches the goal.",
     )
 
-    _config: Game2048Config
     moves = MOVES
-
-    def __init__(self, config: Game2048Config | None = None) -> None:
-        super().__init__(config)
-        self.begin(0, 0)
 
     def begin(self, seed: int, noise_seed: int) -> None:
         task, self._rng = np.random.default_rng(seed), np.random.default_rng(noise_seed)
@@ -217,13 +210,8 @@ def largest(tiles: Tiles) -> int:
 
 
 def can_move(tiles: Tiles) -> bool:
-    """Whether a move changes the board: a cell is empty, or two equal tiles touch."""
-    if any(0 in row for row in tiles):
-        return True
-    lines = [*tiles, *zip(*tiles, strict=True)]
-    return any(
-        left_tile == other for line in lines for left_tile, other in itertools.pairwise(line)
-    )
+    """Whether a move changes the board."""
+    return any(slide(tiles, move)[0] != tiles for move in MOVES)
 
 
 def slide(tiles: Tiles, move: str) -> tuple[Tiles, int]:

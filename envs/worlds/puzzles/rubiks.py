@@ -206,7 +206,7 @@ class RubiksConfig:
         require_within(self, depth=(1, _MAX_DEPTH))
 
 
-class Rubiks(TaskEnv):
+class Rubiks(TaskEnv[RubiksConfig]):
     """A scrambled 2x2 cube.
 
     Description:
@@ -241,8 +241,6 @@ class Rubiks(TaskEnv):
         max_actions_per_turn=4,
         description="Turn a scrambled 2x2 cube until every face has one colour.",
     )
-
-    _config: RubiksConfig
 
     def __init__(self, config: RubiksConfig | None = None) -> None:
         super().__init__(config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -60,36 +61,38 @@ def solutions(board: Board) -> Iterator[Board]:
 
 def conflicts(board: Board) -> set[Cell]:
     """Cells that hold the same number as another cell of their row, column or box."""
-    side, box = len(board), math.isqrt(len(board))
-    out: set[Cell] = set()
-    seen: dict[tuple[str, int, int, int], Cell] = {}
-    for row in range(side):
-        for col in range(side):
-            number = board[row][col]
-            if not number:
-                continue
-            units = (("row", row, 0), ("column", 0, col), ("box", row // box, col // box))
-            for kind, first, second in units:
-                other = seen.setdefault((kind, first, second, number), (row, col))
-                if other != (row, col):
-                    out |= {other, (row, col)}
-    return out
+    filled = {cell: number for cell, number in _numbers(board).items() if number}
+    places = {cell: _units(board, cell).items() for cell in filled}
+    counts = Counter((unit, filled[cell]) for cell, units in places.items() for unit in units)
+    return {
+        cell
+        for cell, units in places.items()
+        if any(counts[unit, filled[cell]] > 1 for unit in units)
+    }
 
 
 def numbers_around(board: Board, cell: Cell) -> dict[str, tuple[int, ...]]:
     """The different numbers in the other cells of a cell's row, column and box, in rising order."""
-    box = math.isqrt(len(board))
-    places = [(r, c) for r in range(len(board)) for c in range(len(board)) if (r, c) != cell]
-    units = {
-        "row": [(r, c) for r, c in places if r == cell[0]],
-        "column": [(r, c) for r, c in places if c == cell[1]],
-        "box": [
-            (r, c) for r, c in places if (r // box, c // box) == (cell[0] // box, cell[1] // box)
-        ],
-    }
+    others = [
+        (_units(board, other), number)
+        for other, number in _numbers(board).items()
+        if number and other != cell
+    ]
     return {
-        kind: tuple(sorted({board[r][c] for r, c in cells} - {0})) for kind, cells in units.items()
+        kind: tuple(sorted({number for units, number in others if units[kind] == index}))
+        for kind, index in _units(board, cell).items()
     }
+
+
+def _numbers(board: Board) -> dict[Cell, int]:
+    """What stands on every cell, row by row."""
+    return {(r, c): number for r, row in enumerate(board) for c, number in enumerate(row)}
+
+
+def _units(board: Board, cell: Cell) -> dict[str, int]:
+    """The numbers of a cell's row, column and box."""
+    box = math.isqrt(len(board))
+    return {"row": cell[0], "column": cell[1], "box": cell[0] // box * box + cell[1] // box}
 
 
 class _Search:
@@ -241,7 +244,7 @@ class _Play:
         return self.placed.get(cell) == self.solution[cell[0]][cell[1]]
 
 
-class Sudoku(BoardEnv):
+class Sudoku(BoardEnv[SudokuConfig]):
     """A Sudoku with exactly one solution.
 
     Description:
@@ -277,15 +280,8 @@ class Sudoku(BoardEnv):
         id="sudoku",
         config_type=SudokuConfig,
         max_turns=60,
-        max_actions_per_turn=1,
         description="Fill a Sudoku of 4x4 or 9x9 cells that has exactly one solution.",
     )
-
-    _config: SudokuConfig
-
-    def __init__(self, config: SudokuConfig | None = None) -> None:
-        super().__init__(config)
-        self.begin(0, 0)
 
     def begin(self, seed: int, noise_seed: int) -> None:
         self._play = _Play(*draw_board(self._config.side, self._config.num_empties, seed))
@@ -321,13 +317,11 @@ class Sudoku(BoardEnv):
 
     def solve(self) -> list[str]:
         """The right number for every cell that is empty or wrong, from the top left."""
-        board, solution = self._play.board, self._play.solution
-        side = range(len(board))
+        board = self._play.board
         return [
-            f"{row + 1},{col + 1},{solution[row][col]}"
-            for row in side
-            for col in side
-            if board[row][col] != solution[row][col]
+            f"{row + 1},{col + 1},{number}"
+            for (row, col), number in _numbers(self._play.solution).items()
+            if board[row][col] != number
         ]
 
     def guesses(self) -> tuple[str, ...]:
@@ -369,21 +363,20 @@ class Sudoku(BoardEnv):
         """What is not given, in order: one sentence for each cell."""
         board, bad = self._play.board, self._bad
         sentences = []
-        for row in range(len(board)):
-            for col in range(len(board)):
-                number = board[row][col]
-                cell_name = f"{row + 1},{col + 1}"
-                if self._play.given[row][col]:
-                    continue
-                if number and (row, col) not in bad:
-                    sentences.append(f"{number} at {cell_name}.")
-                    continue
-                head = f"{number} in conflict at {cell_name}" if number else f"Empty {cell_name}"
-                around = ", ".join(
-                    f"{kind} {' '.join(map(str, numbers)) or 'none'}"
-                    for kind, numbers in numbers_around(board, (row, col)).items()
-                )
-                sentences.append(f"{head}: {around}.")
+        for cell, number in _numbers(board).items():
+            row, col = cell
+            cell_name = f"{row + 1},{col + 1}"
+            if self._play.given[row][col]:
+                continue
+            if number and cell not in bad:
+                sentences.append(f"{number} at {cell_name}.")
+                continue
+            head = f"{number} in conflict at {cell_name}" if number else f"Empty {cell_name}"
+            around = ", ".join(
+                f"{kind} {' '.join(map(str, numbers)) or 'none'}"
+                for kind, numbers in numbers_around(board, cell).items()
+            )
+            sentences.append(f"{head}: {around}.")
         return " ".join(sentences)
 
     def drawn(self) -> str:

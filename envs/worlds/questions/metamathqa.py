@@ -73,7 +73,6 @@ class MetaMathQa(QuestionEnv):
         id="metamathqa",
         config_type=MetaMathQaConfig,
         max_turns=3,
-        max_actions_per_turn=1,
         description="Answer a mathematical question in some attempts.",
         requires=("math-verify",),
         extra="math",

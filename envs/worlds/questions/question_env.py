@@ -35,7 +35,7 @@ class Question:
         return "\n".join([text, *listed])
 
 
-class QuestionEnv(AttemptEnv):
+class QuestionEnv(AttemptEnv[Any]):
     """One question an episode. Right at the k-th attempt earns 2 to the power of 1 - k."""
 
     def __init__(self, config: Any, questions: tuple[Question, ...] | None) -> None:

@@ -73,7 +73,6 @@ class ReasoningGym(QuestionEnv):
         id="reasoning_gym",
         config_type=ReasoningGymConfig,
         max_turns=3,
-        max_actions_per_turn=1,
         description="Answer a question of reasoning-gym, such as reasoning_gym:chain_sum.",
         requires=("reasoning-gym",),
         extra="gyms",

@@ -72,7 +72,6 @@ class StaticQa(QuestionEnv):
         id="static_qa",
         config_type=StaticQaConfig,
         max_turns=3,
-        max_actions_per_turn=1,
         description="Answer a question with a number or a choice.",
     )
 

@@ -66,7 +66,7 @@ class OpenEnvConfig:
         )
 
 
-class OpenEnv(TaskEnv):
+class OpenEnv(TaskEnv[OpenEnvConfig]):
     """An environment of an OpenEnv server, by OpenEnv's own client.
 
     Description:
@@ -96,14 +96,11 @@ class OpenEnv(TaskEnv):
         id="openenv",
         config_type=OpenEnvConfig,
         max_turns=10,
-        max_actions_per_turn=1,
         description="Play the environment of an OpenEnv server, such as openenv:http://HOST:8000.",
         one_action=True,
         requires=("openenv-core",),
         extra="openenv",
     )
-
-    _config: OpenEnvConfig
 
     def __init__(self, config: OpenEnvConfig) -> None:
         super().__init__(config)

@@ -130,7 +130,6 @@ class Remote(TextEnv):
         id="remote",
         config_type=RemoteConfig,
         max_turns=10,
-        max_actions_per_turn=1,
         description="Any environment over HTTP, from `echoscope envs serve`.",
     )
 

@@ -27,7 +27,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from echoscope.text.network import is_loopback
+from echoscope.text.network import host_in_url, is_loopback, listening
 from echoscope.text.strict_json import parsed_json
 
 from ... import registry
@@ -49,7 +49,6 @@ DEFAULT_PORT = 8700
 MIN_TOKEN = 8
 BODY_S = 30.0
 """Seconds in which a request must have arrived."""
-_BACKLOG = 512
 _SCHEMAS = {
     "action": Action.model_json_schema(),
     "observation": Seen.model_json_schema(),
@@ -239,8 +238,8 @@ def serve(
     _check_token(address, token)
     _check_served(served)
     app = make_app(served, limits, Gate(address=address, token=token))
-    with open_port(address, port) as listening:
-        url = f"http://{_reachable(address)}:{listening.getsockname()[1]}"
+    with listening(address, port) as opened:
+        url = f"http://{host_in_url(address)}:{opened.getsockname()[1]}"
 
         class Server(uvicorn.Server):
             async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -259,14 +258,7 @@ def serve(
             timeout_graceful_shutdown=2,
         )
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(Server(config).serve(sockets=[listening]))
-
-
-def _reachable(address: str) -> str:
-    """A host that clients can write for the address that a server listens on."""
-    if address in ("0.0.0.0", "::"):  # all addresses of this machine, which is none to connect to
-        return socket.gethostname()
-    return f"[{address}]" if ":" in address else address
+            asyncio.run(Server(config).serve(sockets=[opened]))
 
 
 def _check_token(address: str, token: str) -> None:
@@ -293,28 +285,6 @@ def _check_served(served: Sequence[Served]) -> None:
         except (TypeError, ValueError) as error:
             raise EnvParamsError(f"the parameters of {each.id} are no JSON: {error}") from None
         registry.make(each.id, **each.params).close()
-
-
-def open_port(address: str, port: int) -> socket.socket:
-    """A socket that listens.
-
-    Raises:
-        OSError: the port is taken, or the address is not of this machine.
-    """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    # Named, or asyncio does not know it for TCP and leaves Nagle's delay on: 40 ms an answer.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((address, port))
-        listening.listen(_BACKLOG)
-    except OSError as error:
-        listening.close()
-        raise OSError(
-            f"cannot listen on {address} port {port}: {error.strerror or error}"
-        ) from None
-    listening.setblocking(False)
-    return listening
 
 
 async def _content(request: Request, body_s: float) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class SearchConfig:
         )
 
 
-class SearchQa(TaskEnv):
+class SearchQa(TaskEnv[SearchConfig]):
     """A question of two or three hops, answered by searching passages.
 
     Description:
@@ -116,12 +116,10 @@ class SearchQa(TaskEnv):
         id="search_qa",
         config_type=SearchConfig,
         max_turns=6,
-        max_actions_per_turn=1,
         description="Answer questions of several hops by searching passages.",
         requires=("bm25s",),
         extra="search",
     )
-    _config: SearchConfig
     repeats_question = True
     """After a search: a window over the conversation may have dropped the question."""
 

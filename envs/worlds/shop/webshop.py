@@ -64,7 +64,7 @@ class WebShopConfig:
         return read_catalogue(self.products, self.attributes, self.human_goals, self.num_products)
 
 
-class WebShop(TaskEnv):
+class WebShop(TaskEnv[WebShopConfig]):
     """A shop in text: find and buy a product with the wanted attributes, options and price.
 
     Description:
@@ -102,12 +102,10 @@ class WebShop(TaskEnv):
         id="webshop",
         config_type=WebShopConfig,
         max_turns=15,
-        max_actions_per_turn=1,
         description="Search a shop, choose options, and buy what the instruction asks for.",
         requires=("bm25s", "rapidfuzz"),
         extra="shop",
     )
-    _config: WebShopConfig
 
     def __init__(self, config: WebShopConfig | None = None) -> None:
         super().__init__(config)

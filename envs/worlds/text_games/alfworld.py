@@ -87,7 +87,6 @@ class AlfWorld(TextGame):
         id="alfworld",
         config_type=AlfWorldConfig,
         max_turns=50,
-        max_actions_per_turn=1,
         description="Do household tasks of ALFRED, told as text.",
         requires=("alfworld",),
         extra="alfworld",

@@ -31,7 +31,7 @@ _SHORT_FORMS: Mapping[str, str] = {
 _OTHER_VERBS: Mapping[str, str] = {"x": "examine", "get": "take", "pick up": "take"}
 
 
-class TextGame(TaskEnv):
+class TextGame(TaskEnv[Any]):
     """A game of words. Subclasses choose the game of a seed and what winning is worth.
 
     Nothing that a policy writes reaches the interpreter: an action is looked up among the commands

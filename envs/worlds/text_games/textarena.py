@@ -54,7 +54,7 @@ class TextArenaConfig:
     success_reward: float = 1.0
 
 
-class TextArena(TaskEnv):
+class TextArena(TaskEnv[TextArenaConfig]):
     """A game of textarena for one player.
 
     Description:
@@ -84,13 +84,10 @@ class TextArena(TaskEnv):
         id="textarena",
         config_type=TextArenaConfig,
         max_turns=20,
-        max_actions_per_turn=1,
         description="Play a one-player game of textarena, such as textarena:Minesweeper-v0.",
         requires=("textarena",),
         extra="gyms",
     )
-
-    _config: TextArenaConfig
 
     def __init__(self, config: TextArenaConfig) -> None:
         super().__init__(config)

@@ -45,7 +45,7 @@ _CALCULATE = tool_of(
 )
 
 
-class PriceList(ToolEnv):
+class PriceList(ToolEnv[PriceListConfig]):
     """What a shopping list costs, with a price list that only a tool can read.
 
     Description:
@@ -80,8 +80,6 @@ class PriceList(ToolEnv):
         max_actions_per_turn=2,
         description="Look up prices and calculate, by tool calls: what does a shopping list cost?",
     )
-
-    _config: PriceListConfig
 
     def __init__(self, config: PriceListConfig | None = None) -> None:
         super().__init__(config)

@@ -33,10 +33,10 @@ from ...base import (
     Tool,
     shorten,
 )
-from ..task_env import TaskEnv
+from ..task_env import C, TaskEnv
 
 
-class ToolEnv(TaskEnv):
+class ToolEnv(TaskEnv[C]):
     """A world that is acted on by tool calls and ended by an answer.
 
     Arguments that a tool's schema does not name are refused, unless it allows
@@ -125,10 +125,10 @@ class ToolEnv(TaskEnv):
         return {name: _validator(tool) for name, tool in self.tools_by_name.items()}
 
 
-class CommandTools(ToolEnv):
+class CommandTools(ToolEnv[Any]):
     """The commands of another world as tools: a call is one command there."""
 
-    inner: ClassVar[type[TaskEnv]]
+    inner: ClassVar[type[TaskEnv[Any]]]
     commands: ClassVar[Mapping[str, str]]
     """Tool -> the command that a call of it stands for, such as `search[{query}]`."""
 

@@ -133,17 +133,15 @@ def test_the_end_of_the_task_wins_over_every_limit() -> None:
 
 
 def test_instructions_name_the_limits() -> None:
-    assert (
-        stack(max_turns=6, max_actions_per_turn=1)
-        .instructions()
-        .endswith("Actions: up, down, left, right. You have 6 turns, 1 action each.")
-    )
-    assert (
-        stack(max_actions=4)
-        .instructions()
-        .endswith("At most 4 actions in all. You have 5 turns, 2 actions each.")
-    )
-    assert stack("bandit", max_turns=1).instructions().endswith("You have 1 turn, 2 actions.")
+    for turns, ending in (
+        (
+            stack(max_turns=6, max_actions_per_turn=1),
+            "Actions: up, down, left, right. You have 6 turns, 1 action each.",
+        ),
+        (stack(max_actions=4), "At most 4 actions in all. You have 5 turns, 2 actions each."),
+        (stack("bandit", max_turns=1), "You have 1 turn, 2 actions."),
+    ):
+        assert turns.reset(0, 0).instructions.endswith(ending)
 
 
 def test_a_turn_result_checks_itself() -> None:
