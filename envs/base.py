@@ -342,8 +342,6 @@ def checked_text(what: str, value: object) -> str:
 
 
 def _checked_number(what: str, value: object, *, must_be_finite: bool = False) -> float:
-    if type(value) is float and math.isfinite(value):
-        return value  # nearly always, and `Real` is slow to ask
     if isinstance(value, Real):
         try:
             number = float(value)
@@ -426,8 +424,6 @@ def check_seed(name: str, value: SupportsIndex) -> int:
     Raises:
         EnvParamsError: it is none. A boolean is none.
     """
-    if type(value) is int and 0 <= value <= MAX_SEED:
-        return value  # nearly always, and a protocol is slow to ask
     if isinstance(value, SupportsIndex) and not isinstance(value, bool | np.bool_):
         try:
             seed = operator.index(value)

@@ -165,11 +165,8 @@ class FromGymnasium(TaskEnv[FromGymnasiumConfig]):
         """What the wrapped world takes for an action; None if nothing."""
         if not self._names:
             return action if self._world.action_space.contains(action) else None
-        action_text = normalise(action)
-        for number, name in enumerate(self._names):
-            if normalise(name) == action_text:
-                return number
-        return None
+        names = [normalise(name) for name in self._names]
+        return names.index(normalise(action)) if normalise(action) in names else None
 
     def observe(self) -> Observation:
         return self._state

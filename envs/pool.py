@@ -1,7 +1,7 @@
 """EnvPool: P groups x G siblings of environments (the papers' Environment State Manager).
 
 Every seed is a pure function of (seed, split, step, group, sibling), so a pool has no state to
-checkpoint: `reset(step)` of a new pool equals that of an old one. Evaluation and probe tasks do not
+checkpoint: a step of a new pool begins as that of an old one. Evaluation and probe tasks do not
 depend on the step. The two lowest bits of a seed name its split, so the seeds of two splits never
 meet; and a task that belongs to another split is drawn again, see `reserving.py`, so that the tasks
 do not meet either.
@@ -32,7 +32,6 @@ from .turns.turn import FAILED, Opening, TurnEnv, TurnResult
 SPLIT_CODES: Mapping[str, int] = {"train": 0, "eval": 1, "probe": 2}
 STREAM_CODES: Mapping[str, int] = {"tasks": 0, "noise": 1, "sampling": 2}
 """The random streams of a run: what is drawn in one changes nothing in another."""
-_WORD = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +85,10 @@ def stream_word(seed: int, split: str, stream: str, *indices: int) -> int:
 
     Args:
         stream: one of `STREAM_CODES`.
-        place: where in the stream, such as (step, group, sibling).
+        indices: where in the stream, such as (step, group, sibling).
     """
     key = (SPLIT_CODES[split], STREAM_CODES[stream], *indices)
-    if seed <= _WORD and max(indices) <= _WORD:  # as below, at half the time
-        words = np.fromiter((seed, 0, 0, 0, *key), np.uint32, 4 + len(key))
-        sequence = np.random.SeedSequence(words)
-    else:
-        sequence = np.random.SeedSequence(entropy=seed, spawn_key=key)
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=key)
     low, high = sequence.generate_state(2).tolist()
     return int(high << 32 | low)
 
@@ -110,10 +105,10 @@ class EnvPool:
     environment or a bad parameter, `EnvUnavailableError` if no episode of a tag can start, and
     `SiblingMismatchError` if siblings see different first observations.
 
-    `reset` starts all episodes. Whoever starts each at its own pace calls `check_step`, then for
-    each group `lead`, `follow` for the siblings that it has not started, `slot` for each and
-    `check_group`, and last `check_started`; then `step_one`. Calls of different groups, and after
-    `lead` of different slots, may run in different threads.
+    Whoever starts the episodes of a step calls `check_step`, then for each group `lead`, `follow`
+    for the siblings that it has not started, `slot` for each and `check_group`, and last
+    `check_started`; then `step_one`. Calls of different groups, and after `lead` of different
+    slots, may run in different threads.
 
     Args:
         make_turns: builds the turns of an entry; `turns_of` if None.
@@ -167,16 +162,14 @@ class EnvPool:
 
     @property
     def num_groups(self) -> int:
-        """P."""
         return len(self._groups)
 
     @property
     def group_size(self) -> int:
-        """G."""
         return self._group_size
 
     def share(self, counts: Sequence[int]) -> None:
-        """Give entry k `counts[k]` groups from the next reset on, in the order of the entries.
+        """Give entry k `counts[k]` groups from the next step on, in the order of the entries.
 
         Raises:
             ValueError: not one count of at least 1 for each entry, or another sum than P.
@@ -201,26 +194,11 @@ class EnvPool:
         self._kinds = kinds
         self._groups = [self._entries[kind] for kind in kinds]
 
-    def reset(self, step: int, draw_round: int = 0) -> list[Slot]:
-        """Start P * G episodes of training step `step`, in slot order.
+    def check_step(self, step: int, draw_round: int = 0) -> int:
+        """The number of the first group of this round of a step, whose episodes may now begin.
 
         Args:
             draw_round: 0, or how often the step has been asked for other tasks; of "train" only.
-        """
-        first_group = self.check_step(step, draw_round)
-        slots = []
-        for p in range(self.num_groups):
-            leader = self.lead(step, p, first_group)
-            for index in range(p * self._group_size, (p + 1) * self._group_size):
-                opening = leader.begun.get(index) or self.follow(index, leader)
-                slots.append(self.slot(index, leader, opening, first_group))
-        self.check_started(slots)
-        for p in range(self.num_groups):
-            self.check_group(slots[p * self._group_size : (p + 1) * self._group_size])
-        return slots
-
-    def check_step(self, step: int, draw_round: int = 0) -> int:
-        """The number of the first group of this round of a step, whose episodes may now begin.
 
         Raises:
             EnvParamsError: no such step or round.
@@ -264,11 +242,6 @@ class EnvPool:
         tags = [entry.name for entry in self._entries]
         return list(zip(tags, self._varieties, strict=True))
 
-    def _noise_seed(self, step: int, index: int, first_group: int) -> int:
-        p, g = divmod(index, self._group_size)
-        sibling = self._first_sibling + g
-        return transition_seed(self._seed, self._split, step, first_group + p, sibling)
-
     def lead(self, step: int, p: int, first_group: int) -> Leader:
         """Draw the task of group p, and start one sibling on it, or more where some cannot start.
 
@@ -278,8 +251,10 @@ class EnvPool:
         slots = range(p * self._group_size, (p + 1) * self._group_size)
         is_fixed = self._split != "train"
         is_reserving = self.varieties()[self._kinds[p]][1].is_enough
-        for slot in slots:
-            self._noise_seeds[slot] = self._noise_seed(step, slot, first_group)
+        for sibling, slot in enumerate(slots, start=self._first_sibling):
+            self._noise_seeds[slot] = transition_seed(
+                self._seed, self._split, step, first_group + p, sibling
+            )
         for draw in range(MAX_DRAWS):
             drawn = task_seed(self._seed, self._split, step, first_group + p, draw)
             env_seed = self._fixed_seeds.get(p, drawn)

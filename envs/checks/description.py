@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import textwrap
 
 import numpy as np
@@ -88,10 +89,7 @@ def _yaml(value: object) -> str:
     """As one writes it in a run file."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(_yaml, value))}]"
-    spelled: dict[object, str] = {None: "null", "": '""'}
-    if value is None or value == "":
-        return spelled[value]
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return json.dumps(value) if value in (None, "", True, False) else str(value)
 
 
 def example(env_id: str) -> str:

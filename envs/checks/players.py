@@ -47,7 +47,6 @@ class PlayerScore:
 
     @property
     def success(self) -> float:
-        """The share of tasks."""
         return self.num_solved / self.num_tried
 
 

@@ -28,7 +28,15 @@ from ..base import (
     prefixed,
     shorten,
 )
-from .turn import Opening, TurnEnv, TurnResult, TurnSettings, failed_opening, failed_turn
+from .turn import (
+    Opening,
+    StopReason,
+    TurnEnv,
+    TurnResult,
+    TurnSettings,
+    failed_opening,
+    failed_turn,
+)
 
 
 class TurnRunner(TurnEnv):
@@ -105,7 +113,7 @@ class TurnRunner(TurnEnv):
             return result
         return replace(result, format_penalty=penalty, stop_reason=stop_reason)
 
-    def _limit_reached(self) -> str | None:
+    def _limit_reached(self) -> StopReason | None:
         most = self._settings.max_actions
         if most is not None and self._num_actions >= most:
             return "max_actions"
@@ -142,7 +150,10 @@ class TurnRunner(TurnEnv):
             else:
                 has_actions = any(action.strip() for action in actions)
                 notices = [] if bad is None else [self._notice(bad, has_actions=has_actions)]
-                observation = checked_feedback(self._next_observation(notices, has_dropped))
+                notices += self._dropped(has_dropped)
+                state = self._state
+                observation = prefixed(" ".join(notices), state) if notices else state
+                checked_feedback(observation)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - see reset
             return failed_turn(
                 self._state,
@@ -205,10 +216,6 @@ class TurnRunner(TurnEnv):
         if has_actions and not bad:
             return notice.replace(NO_ACTION_NOTICE, WRONG_FORMAT_NOTICE)
         return notice
-
-    def _next_observation(self, notices: list[str], has_dropped: bool) -> Observation:
-        notices = [*notices, *self._dropped(has_dropped)]
-        return prefixed(" ".join(notices), self._state) if notices else self._state
 
     def _dropped(self, has_dropped: bool) -> list[str]:
         """What is said of actions beyond the most of a turn."""

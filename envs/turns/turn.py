@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from ..base import Observation, Tool
 
 FAILED = "Environment error: "
 """How an observation begins that says what failed."""
-STOP_REASONS = frozenset({"terminated", "max_turns", "max_actions", "env_error", "timeout"})
+StopReason = Literal["terminated", "max_turns", "max_actions", "env_error", "timeout"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,22 +35,11 @@ class TurnResult:
     is_valid: bool
     is_effective: bool
     terminated: bool
-    stop_reason: str | None
+    stop_reason: StopReason | None
     success: bool | None
     info: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
     answers: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.stop_reason is not None and self.stop_reason not in STOP_REASONS:
-            raise ValueError(
-                f"stop_reason is {self.stop_reason!r}, but must be one of {sorted(STOP_REASONS)}"
-            )
-        if self.terminated != (self.stop_reason == "terminated") or self.format_penalty > 0:
-            raise ValueError(
-                f"terminated={self.terminated} does not go with stop_reason={self.stop_reason!r}, "
-                f"or format_penalty={self.format_penalty} is positive"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +67,7 @@ def failed_turn(
     seen: Observation,
     error: str | None,
     *,
-    stop_reason: str = "env_error",
+    stop_reason: StopReason = "env_error",
     actions: tuple[str, ...] = (),
     reward: float = 0.0,
     is_valid: bool,

@@ -95,8 +95,12 @@ class BoundedTurns(TurnEnv):
             else:
                 self._seen = result.observation
                 return result
-        reason = "timeout" if self._has_timed_out else "env_error"
-        return failed_turn(self._seen, self._failure, stop_reason=reason, is_valid=is_well_formed)
+        return failed_turn(
+            self._seen,
+            self._failure,
+            stop_reason="timeout" if self._has_timed_out else "env_error",
+            is_valid=is_well_formed,
+        )
 
     @abstractmethod
     def _perform(self, what: str, *args: Any) -> Any:

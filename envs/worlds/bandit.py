@@ -74,7 +74,6 @@ class BanditConfig:
 
     @property
     def high_mean(self) -> float:
-        """Average payout of the high arm."""
         p = self.high_probability
         return p * self.high_payout + (1 - p) * self.high_miss_payout
 

@@ -139,16 +139,13 @@ class DeepCoder(AttemptEnv[DeepCoderConfig]):
         )
 
     def guesses(self) -> tuple[str, ...]:
-        """A program that repeats its input."""
         return ("print(input())",)
 
     def task_key(self) -> str:
-        """The text of the problem."""
         return hash_task(self.spec.id, self._problem.text)
 
     @property
     def num_tasks(self) -> int:
-        """The different problems."""
         return len({problem.text for problem in self._problems})
 
     def _judged(self, program: str) -> Judgement:

@@ -78,7 +78,8 @@ def chosen(tests: Sequence[ProgramTest], most: int, text: str) -> list[ProgramTe
 def _problem(row: Row, max_tests: int) -> Problem:
     text = next((row[name] for name in _TEXTS if row.get(name)), None)
     if not isinstance(text, str):
-        raise _CannotJudgeError(f"it has no text: name it {_either(_TEXTS)}")
+        names = f"{', '.join(_TEXTS[:-1])} or {_TEXTS[-1]}"
+        raise _CannotJudgeError(f"it has no text: name it {names}")
     for name in _JUDGES:
         if row.get(name):
             raise _CannotJudgeError(
@@ -218,7 +219,3 @@ def _decoded(value: Any) -> Any:
 
 def _joined(value: Any) -> str:
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _either(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"

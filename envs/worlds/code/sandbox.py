@@ -190,7 +190,7 @@ class Sandbox:
 
         One sandbox serves all inputs: the first process in it starts the program for each in turn.
         """
-        command = _unsafe_command() if self._unsafe else _command()
+        command = [sys.executable, "-I", code_runner.__file__] if self._unsafe else _command()
         request = _request(program, inputs, self._limits, unsafe=self._unsafe)
         lines, _ = _last_words(command, request, self._limits.seconds * len(inputs) + _START_S)
         outcomes = [_outcome(answer, self._limits) for answer in _values(lines)[: len(inputs)]]
@@ -406,10 +406,6 @@ def _bound(folder: Path, target: str, *, hidden: list[Path]) -> list[str]:
             covered = f"{target}/{path.relative_to(folder)}"
             arguments += ["--tmpfs", covered, "--remount-ro", covered]
     return arguments
-
-
-def _unsafe_command() -> list[str]:
-    return [sys.executable, "-I", code_runner.__file__]
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

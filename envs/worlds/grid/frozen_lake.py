@@ -78,7 +78,6 @@ class FrozenLakeConfig:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(rows, columns)."""
         return board_shape(self.size, 2, 16)
 
 

@@ -89,7 +89,7 @@ class MoveEnv(BoardEnv[B]):
 
 
 def shift(position: Position, move: str) -> Position:
-    """The neighbour of `at` in a direction."""
+    """The neighbour of a position in a direction."""
     row, col = MOVES[move]
     return position[0] + row, position[1] + col
 

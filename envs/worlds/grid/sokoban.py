@@ -244,7 +244,6 @@ class SokobanConfig:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
         return board_shape(self.size, 3, 16)
 
 

@@ -36,6 +36,8 @@ _COMPASS = (
 _SIDES = (
     "ahead", "ahead-right", "right", "behind-right", "behind", "behind-left", "left", "ahead-left",
 )  # fmt: skip
+_SIGNS = ((1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1))
+"""Of what lies (ahead, to the right) on each of the eight sides."""
 _View = tuple[tuple[str, int, int], ...]
 """(thing, steps ahead, steps to the right) of all that a look shows."""
 _OFFERED_PLACES = 8
@@ -80,7 +82,6 @@ class Room:
     """The cells to choose from, where the question asks for one."""
 
     def place(self, thing: str) -> Position:
-        """The cell of a thing."""
         return dict(self.things)[thing]
 
 
@@ -184,11 +185,9 @@ class Spatial(TaskEnv[SpatialConfig]):
         return [*plan, f"answer {self._answer(heading)}"]
 
     def legal_actions(self) -> tuple[str, ...]:
-        """The moves and the answers offered."""
         return (*_MOVES, *(f"answer {choice}" for choice in self._choices()))
 
     def task_key(self) -> str:
-        """The room, the start and the question."""
         room = self._room
         return hash_task(
             self.spec.id,
@@ -298,13 +297,7 @@ def _turned(way: Position, facing: Position) -> tuple[int, int]:
 
 def _eighth(ahead: int, right: int) -> int:
     """Which of the eight sides, clockwise from ahead: the even ones are exact."""
-    if right == 0:
-        return 0 if ahead > 0 else 4
-    if ahead == 0:
-        return 2 if right > 0 else 6
-    if ahead > 0:
-        return 1 if right > 0 else 7
-    return 3 if right > 0 else 5
+    return _SIGNS.index((int(np.sign(ahead)), int(np.sign(right))))
 
 
 def _listed(view: _View) -> str:
@@ -319,7 +312,6 @@ def _listed(view: _View) -> str:
 
 @lru_cache(maxsize=1024)
 def draw_room(config: SpatialConfig, seed: int) -> Room:
-    """The room and the question of a task."""
     rng = np.random.default_rng(seed)
     cells = [(row, col) for row in range(config.size) for col in range(config.size)]
     chosen = rng.choice(len(cells), size=config.things + 1, replace=False)

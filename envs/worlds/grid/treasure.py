@@ -169,7 +169,6 @@ class TreasureConfig:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(rows, columns) of rooms."""
         return board_shape(self.size, 3, 10)
 
 
@@ -250,7 +249,6 @@ class Treasure(MoveEnv[TreasureConfig]):
         return way_to_treasure(self._maze, self._player, frozenset(self._held))
 
     def task_key(self) -> str:
-        """The maze with its doors, keys, start and treasure."""
         maze = self._maze
         return hash_task(
             self.spec.id,

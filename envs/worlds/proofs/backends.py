@@ -54,7 +54,6 @@ class KiminaServer:
 
     @property
     def name(self) -> str:
-        """What and where it is."""
         return f"the Lean server at {self._client.url}"
 
     def check(self, header: str, body: str, timeout_s: float) -> LeanAnswer:
@@ -143,7 +142,6 @@ class LocalRepl:
 
     @property
     def name(self) -> str:
-        """What and where it is."""
         return f"the Lean REPL in {self._repl}"
 
     def check(self, header: str, body: str, timeout_s: float) -> LeanAnswer:
@@ -169,7 +167,6 @@ class LocalRepl:
             return read_repl_answer(self._run(command, timeout_s))
 
     def close(self) -> None:
-        """End the process."""
         with self._lock:
             self._stop()
 

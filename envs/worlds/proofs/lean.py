@@ -193,16 +193,13 @@ class Lean(TaskEnv[LeanConfig]):
         return list(proof[len(self._tactics) :]) or None if is_begun else None
 
     def guesses(self) -> tuple[str, ...]:
-        """Tactics that one tries first."""
         return ("rfl", "simp", "decide", "intro h", "constructor")
 
     def task_key(self) -> str:
-        """The theorem with what stands before it."""
         return hash_task(self.spec.id, self._theorem.header, self._theorem.statement)
 
     @property
     def num_tasks(self) -> int:
-        """The different theorems."""
         return len({(theorem.header, theorem.statement) for theorem in self._theorems})
 
     @property

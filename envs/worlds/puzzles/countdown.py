@@ -142,13 +142,13 @@ class Countdown(AttemptEnv[CountdownConfig]):
             self._task.numbers
         ):
             listed = ", ".join(map(str, self._task.numbers))
-            return self._answered(f"Use each of {listed} exactly once.", 0.0)
+            return self.result(0.0, self.observe(f"Use each of {listed} exactly once."))
         if value is None:
-            return self._answered(f"Error: {problem}.", _ATTEMPT)
+            return self.result(_ATTEMPT, self.observe(f"Error: {problem}."))
         self._is_right = value == self._task.target
         verdict = "as wanted" if self._is_right else f"not {self._task.target}"
         news = f"{expression} is {number_text(value)}, {verdict}."
-        return self._answered(news, _RIGHT if self._is_right else _ATTEMPT)
+        return self.result(_RIGHT if self._is_right else _ATTEMPT, self.observe(news))
 
     def instructions(self) -> str:
         return (
@@ -172,9 +172,6 @@ class Countdown(AttemptEnv[CountdownConfig]):
         if self._tasks is None:
             return None
         return len({(task.numbers, task.target) for task in self._tasks})
-
-    def _answered(self, news: str, reward: float) -> StepResult:
-        return self.result(reward, self.observe(news))
 
     def observe(self, news: str = "") -> Observation:
         """The task, which stands in the first observation only, or what an attempt gave."""

@@ -205,12 +205,10 @@ class Game2048(MoveEnv[Game2048Config]):
 
 
 def largest(tiles: Tiles) -> int:
-    """The largest tile."""
     return max(map(max, tiles))
 
 
 def can_move(tiles: Tiles) -> bool:
-    """Whether a move changes the board."""
     return any(slide(tiles, move)[0] != tiles for move in MOVES)
 
 

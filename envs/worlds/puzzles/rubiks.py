@@ -264,14 +264,12 @@ class Rubiks(TaskEnv[RubiksConfig]):
         )
 
     def solve(self) -> list[str]:
-        """A shortest sequence of quarter turns."""
         return solution(self._state)
 
     def legal_actions(self) -> tuple[str, ...]:
         return tuple(MOVES)
 
     def task_key(self) -> str:
-        """The stickers as they are shown first."""
         return hash_task(self.spec.id, self._first)
 
     @property

@@ -45,7 +45,6 @@ def draw_board(side: int, empties: int, seed: int) -> tuple[Board, Board]:
 
 
 def num_empty(board: Board) -> int:
-    """Empty cells."""
     return sum(row.count(0) for row in board)
 
 
@@ -333,7 +332,6 @@ class Sudoku(BoardEnv[SudokuConfig]):
         return tuple(f"{cell},{number + 1}" for number in range(self._config.side))
 
     def task_key(self) -> str:
-        """The given numbers."""
         return hash_task(self.spec.id, self._play.given)
 
     @property

@@ -105,7 +105,6 @@ class MetaMathQa(QuestionEnv):
         return f"Answer the question. You have {tries}. Action: the answer alone."
 
     def guesses(self) -> tuple[str, ...]:
-        """Small numbers."""
         return ("10", "24", "50")
 
 

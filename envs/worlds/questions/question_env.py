@@ -27,7 +27,6 @@ class Question:
 
     @property
     def shown(self) -> str:
-        """The question as it is asked."""
         text = self.text.strip()
         if len(text) > MAX_SHOWN_CHARS:
             text = f"{text[:MAX_SHOWN_CHARS]} (cut)"
@@ -48,7 +47,6 @@ class QuestionEnv(AttemptEnv[Any]):
         """1 for the right answer, less for another one; None for a text that is none."""
 
     def draw(self, rng: np.random.Generator) -> Question:
-        """The question of an episode."""
         if self._questions is None:
             text, number = draw_problem(rng, self._config.kinds)
             return Question(text=text, answer=str(number))
@@ -75,7 +73,6 @@ class QuestionEnv(AttemptEnv[Any]):
         return self.result(reward, self.observe(news))
 
     def task_key(self) -> str:
-        """The question as it is shown, with its answer."""
         return hash_task(self.spec.id, self._question.shown, self._question.answer)
 
     @property

@@ -321,14 +321,12 @@ def _object(data: bytes) -> dict[str, Any]:
     return content
 
 
-def _response(content: Content) -> Response:
-    return Response(encoded(content), media_type="application/json")
+def _response(content: Content, status: int = 200) -> Response:
+    return Response(encoded(content), status_code=status, media_type="application/json")
 
 
 def _refused(error: RefusedError) -> Response:
-    return Response(
-        encoded(error.content()), status_code=error.status, media_type="application/json"
-    )
+    return _response(error.content(), error.status)
 
 
 def _refusal(request: Request, error: Exception) -> RefusedError:

@@ -76,7 +76,6 @@ class RefusedError(Exception):
         self.status, self.kind = status, kind
 
     def content(self) -> Content:
-        """The answer's body."""
         return {"error": {"kind": self.kind, "message": shorten(str(self), 400)}}
 
 

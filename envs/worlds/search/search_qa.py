@@ -18,7 +18,6 @@ from .multi_hop import MADE_QUESTIONS, QuestionFile, read_questions
 from .passages import (
     MADE_PASSAGES,
     HttpRetriever,
-    Passage,
     PassageIndex,
     RetrieverError,
     plain_text,
@@ -225,7 +224,6 @@ class SearchQa(TaskEnv[SearchConfig]):
         return [*searches, f"finish[{self._question.answers[0]}]"]
 
     def guesses(self) -> tuple[str, ...]:
-        """The question itself as a query, and an answer that is none."""
         return (f"search[{self._question.text[:MAX_QUERY_CHARS]}]", "finish[unknown]")
 
     def task_key(self) -> str:
@@ -234,7 +232,6 @@ class SearchQa(TaskEnv[SearchConfig]):
 
     @property
     def num_tasks(self) -> int:
-        """The different questions."""
         return len(self._questions)
 
     @property
@@ -263,9 +260,9 @@ class SearchQa(TaskEnv[SearchConfig]):
         return Observation(text=text or self._asking, frame=frame)
 
 
-def _beginning(text: str, most: int = 100) -> str:
+def _beginning(text: str) -> str:
     """The beginning of a line, for people."""
-    return text if len(text) <= most else f"{text[:most]} ..."
+    return text if len(text) <= 100 else f"{text[:100]} ..."
 
 
 def _retriever(config: SearchConfig, source: QuestionFile) -> PassageIndex | HttpRetriever:
@@ -286,6 +283,4 @@ def _file_index(path: str) -> PassageIndex:
     return PassageIndex(read_passages(path))
 
 
-@lru_cache(maxsize=2)
-def _passage_index(passages: tuple[Passage, ...]) -> PassageIndex:
-    return PassageIndex(passages)
+_passage_index = lru_cache(maxsize=2)(PassageIndex)

@@ -196,7 +196,6 @@ class WebShop(TaskEnv[WebShopConfig]):
 
     @property
     def num_tasks(self) -> int:
-        """The different goals of the catalogue."""
         return self._catalogue.num_goals
 
     @property
@@ -205,7 +204,6 @@ class WebShop(TaskEnv[WebShopConfig]):
 
     @property
     def is_solved(self) -> bool:
-        """Whether what was bought is all that was wanted."""
         return self._score is not None and self._score.total >= 1.0
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ...base import (
     EnvUnavailableError,
@@ -37,6 +37,9 @@ class TextGame(TaskEnv[Any]):
     Nothing that a policy writes reaches the interpreter: an action is looked up among the commands
     that the game lists itself, and all else (`quit`, `save`, `undo`, `script` too) is refused.
     """
+
+    examples: ClassVar[str]
+    """Commands for the instructions, where the observations list none."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -70,7 +73,7 @@ class TextGame(TaskEnv[Any]):
 
     def instructions(self) -> str:
         commands = "the commands listed" if self._config.show_commands else "commands such as these"
-        examples = "" if self._config.show_commands else f": {self._examples()}"
+        examples = "" if self._config.show_commands else f": {self.examples}"
         return f"Play a text game and reach its goal. Actions: one of {commands}{examples}."
 
     def solve(self) -> list[str] | None:
@@ -82,7 +85,6 @@ class TextGame(TaskEnv[Any]):
         return list(self._plan) or None
 
     def legal_actions(self) -> tuple[str, ...]:
-        """The game's commands, where they are shown."""
         return tuple(self._commands.values()) if self._config.show_commands else ()
 
     def guesses(self) -> tuple[str, ...]:
@@ -102,10 +104,6 @@ class TextGame(TaskEnv[Any]):
     @abstractmethod
     def _reward(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
         """What a command earned."""
-
-    @abstractmethod
-    def _examples(self) -> str:
-        """Commands for the instructions, where the observations list none."""
 
     @property
     def is_over(self) -> bool:

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from echoscope.text.did_you_mean import did_you_mean
-
 from ...base import (
     EnvParamsError,
     EnvSpec,
@@ -24,6 +22,7 @@ from ...base import (
     shorten,
 )
 from ...frames import card_frame
+from ...params import require_known
 from ..task_env import TaskEnv
 
 _ALONE = (
@@ -91,12 +90,7 @@ class TextArena(TaskEnv[TextArenaConfig]):
 
     def __init__(self, config: TextArenaConfig) -> None:
         super().__init__(config)
-        known = self.names()
-        if config.name not in known:
-            raise EnvParamsError(
-                f"textarena has no one-player game {config.name!r}"
-                f"{did_you_mean(config.name, known, most=3)}"
-            )
+        require_known("textarena has no one-player game", config.name, self.names())
         self._game: Any = None
         self._state: Any = None
         self._text, self._task_key = "", ""

@@ -85,11 +85,11 @@ class TextWorld(TextGame):
         extra="textworld",
     )
 
+    examples = "look, inventory, go north, take key, open chest, unlock door with key, drop key"
     _config: TextWorldConfig
 
     @property
     def num_tasks(self) -> int:
-        """The number of games."""
         return self._config.games
 
     def _game_of(self, seed: int) -> str:
@@ -108,6 +108,3 @@ class TextWorld(TextGame):
 
     def _reward(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
         return float(after["score"] - before["score"])
-
-    def _examples(self) -> str:
-        return "look, inventory, go north, take key, open chest, unlock door with key, drop key"

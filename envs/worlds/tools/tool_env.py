@@ -117,7 +117,6 @@ class ToolEnv(TaskEnv[C]):
 
     @cached_property
     def tools_by_name(self) -> Mapping[str, Tool]:
-        """The tools."""
         return {tool.name: tool for tool in self.tools()}
 
     @cached_property

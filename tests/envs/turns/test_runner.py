@@ -8,7 +8,7 @@ import pytest
 
 from echoscope.envs import registry
 from echoscope.envs.turns.runner import TurnRunner
-from echoscope.envs.turns.turn import TurnResult, TurnSettings
+from echoscope.envs.turns.turn import TurnSettings
 
 LAKE = {"slip": 0.0, "observation": "relative", "holes": 0, "min_distance": 2}
 
@@ -142,13 +142,3 @@ def test_instructions_name_the_limits() -> None:
         (stack("bandit", max_turns=1), "You have 1 turn, 2 actions."),
     ):
         assert turns.reset(0, 0).instructions.endswith(ending)
-
-
-def test_a_turn_result_checks_itself() -> None:
-    turns = stack()
-    good = turns.step_turn([], True)
-    fields = {name: getattr(good, name) for name in TurnResult.__dataclass_fields__}
-    with pytest.raises(ValueError, match="stop_reason is 'tired'"):
-        TurnResult(**{**fields, "stop_reason": "tired"})
-    with pytest.raises(ValueError, match="terminated=True does not go with"):
-        TurnResult(**{**fields, "terminated": True})
