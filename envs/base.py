@@ -377,7 +377,9 @@ def hash_task(*parts: Any) -> str:
     >>> hash_task("lake", [4, 4], [[0, 1]]) == hash_task("lake", (4, 4), ((0, 1),))
     True
     """
-    text = _CANONICAL.encode(parts)
+    text = json.dumps(
+        parts, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_plain_number
+    )
     return hashlib.blake2b(text.encode("ascii"), digest_size=KEY_CHARS // 2).hexdigest()
 
 
@@ -386,11 +388,6 @@ def _plain_number(value: object) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"a task key is made of plain data, not of {type(value).__name__}")
-
-
-_CANONICAL = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), allow_nan=False, default=_plain_number
-)
 
 
 def is_task_key(value: object) -> bool:

@@ -63,7 +63,7 @@ class Leader:
     """The task of a group, and the siblings that have been started on it."""
 
     env_seed: int
-    begun: Mapping[int, Opening]
+    seen: Mapping[int, Opening]
 
 
 def task_seed(seed: int, split: str, step: int, group_index: int, draw: int = 0) -> int:
@@ -258,16 +258,16 @@ class EnvPool:
         for draw in range(MAX_DRAWS):
             drawn = task_seed(self._seed, self._split, step, first_group + p, draw)
             env_seed = self._fixed_seeds.get(p, drawn)
-            begun: dict[int, Opening] = {}
+            seen: dict[int, Opening] = {}
             key = None
             for slot in slots:
-                begun[slot] = self._stacks[slot].reset(env_seed, self._noise_seeds[slot])
-                if (key := begun[slot].task_key) is not None:
+                seen[slot] = self._stacks[slot].reset(env_seed, self._noise_seeds[slot])
+                if (key := seen[slot].task_key) is not None:
                     break
             if key is None or not is_reserving or may_play(self._split, key):
                 if is_fixed and key is not None:
                     self._fixed_seeds[p] = env_seed
-                return Leader(env_seed=env_seed, begun=begun)
+                return Leader(env_seed=env_seed, seen=seen)
         raise gave_up(self._groups[p].name, self._split)
 
     def follow(self, index: int, leader: Leader) -> Opening:

@@ -113,10 +113,10 @@ class ProviderPlayer:
 
     async def _episode(self, part: Part, index: int, leader: Leader, first_group: int) -> None:
         pool = part.pool
-        opening = leader.begun.get(index)
-        if opening is None:
-            opening = await asyncio.to_thread(pool.follow, index, leader)
-        slot = pool.slot(index, leader, opening, first_group)
+        seen = leader.seen.get(index)
+        if seen is None:
+            seen = await asyncio.to_thread(pool.follow, index, leader)
+        slot = pool.slot(index, leader, seen, first_group)
         dialogue = Dialogue(slot=slot, context=self._config.context)
 
         async def generate(

@@ -319,19 +319,19 @@ class Collection:
     def _lead(self, p: int) -> tuple[Leader, list[Slot]]:
         """In a worker: draw the group's task and start its first sibling."""
         leader = self.pool.lead(self.step, p, self._first_group)
-        return leader, [self._slot(index, leader, begun) for index, begun in leader.begun.items()]
+        return leader, [self._slot(index, leader, seen) for index, seen in leader.seen.items()]
 
     def _follow(self, index: int, leader: Leader) -> Slot:
         """In a worker: start a sibling."""
         return self._slot(index, leader, self.pool.follow(index, leader))
 
-    def _slot(self, index: int, leader: Leader, opening: Opening) -> Slot:
-        return self.pool.slot(index, leader, opening, self._first_group)
+    def _slot(self, index: int, leader: Leader, seen: Opening) -> Slot:
+        return self.pool.slot(index, leader, seen, self._first_group)
 
     def _led(self, p: int, led: tuple[Leader, list[Slot]]) -> None:
         leader, slots = led
         for index in self._slots_of(p):
-            if index not in leader.begun and index not in self.played:
+            if index not in leader.seen and index not in self.played:
                 self._submit(index, partial(self._follow, index, leader), self._started)
         for slot in slots:
             if slot.index not in self.played:

@@ -21,7 +21,7 @@ def begin(pool: EnvPool, step: int, draw_round: int = 0) -> list[Slot]:
         indices = range(p * pool.group_size, (p + 1) * pool.group_size)
         groups.append(
             [
-                pool.slot(i, leader, leader.begun.get(i) or pool.follow(i, leader), first_group)
+                pool.slot(i, leader, leader.seen.get(i) or pool.follow(i, leader), first_group)
                 for i in indices
             ]
         )

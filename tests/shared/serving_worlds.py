@@ -30,12 +30,10 @@ KILL_FILE = "ECHOSCOPE_TEST_KILL_FILE"
 
 
 @contextmanager
-def served(
-    *worlds: Served, limits: Limits | None = None, token: str = "", **options: Any
-) -> Iterator[str]:
+def served(*worlds: Served, limits: Limits | None = None, token: str = "") -> Iterator[str]:
     """The url of a server in a thread of this process."""
     gate = Gate(address="127.0.0.1", token=token)
-    app = make_app(worlds, limits or Limits(), gate, **options)
+    app = make_app(worlds, limits or Limits(), gate)
     opened = listening("127.0.0.1", 0)
     config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)

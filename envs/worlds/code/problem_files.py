@@ -34,10 +34,7 @@ class _CannotJudgeError(ValueError):
 def read_problems(path: str, *, max_tests: int) -> tuple[Problem, ...]:
     """The problems of a file, each with `max_tests` of its tests: see `chosen`.
 
-    Rows have a text (`problem`, `question`, `question_content` or `prompt`) and tests: `tests`,
-    `input_output`, `verification_info` or `private_test_cases`, each as it is or as JSON text.
-    Tests are a list of {input, output} or one object {inputs, outputs}. A function is named by
-    `fn_name`, of the tests or of each, or by `func_name` of `metadata`.
+    What a row may have, `DeepCoderConfig` says.
 
     Raises:
         EnvUnavailableError: the file cannot be read, or a row cannot be judged. The sentence names

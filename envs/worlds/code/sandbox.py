@@ -3,10 +3,7 @@
 bubblewrap (Debian: `apt install bubblewrap`) makes a file system of the interpreter and its
 libraries, all of it read-only, and namespaces for processes, network and names. Inside, the runner
 (code_runner.py) starts the program as a user that owns nothing, with resource limits and a filter
-of system calls. A program is one process that can neither start another nor hold
-memory outside its address space, so the limit of that is the limit of all its memory.
-
-What a program in the sandbox may ask of the kernel: a filter of system calls for seccomp.
+of system calls for seccomp.
 
 The filter is a list of what is allowed, so what a later kernel brings is refused. Nothing on it
 makes a process, a name space, a socket to elsewhere, or memory that no limit counts: then the limit

@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...base import (
     EnvParamsError,
@@ -29,8 +28,8 @@ from ..tools.calculator import CalculationError, calculate, number_text
 
 MAX_NUMBERS = 6
 _RIGHT, _ATTEMPT = 1.0, 0.1
-_DRAWS, _AT_ONCE = 10_000, 4
-"""Attempts to draw a task. One call draws the numbers of several: a call costs more than those."""
+_DRAWS = 10_000
+"""Attempts to draw a task."""
 _SUMLESS_FROM = 3
 """From so many numbers on, no drawn target is the sum of all; two have too few other values."""
 _BY_ZERO = "division by zero"
@@ -186,38 +185,34 @@ def draw_task(config: CountdownConfig, seed: int) -> CountdownTask:
     rng = np.random.default_rng(seed)
     operations = sorted(set(config.operations))
     lows, ends = _draw_ranges(config.numbers, config.max_number, len(operations))
-    for _ in range(_DRAWS // _AT_ONCE):
-        for draw in rng.integers(lows, ends).tolist():
-            numbers, picks = draw[: config.numbers], iter(draw[config.numbers :])
-            values: list[_Valued] = [(n, str(n)) for n in numbers]
-            while len(values) > 1:
-                left, right = values.pop(next(picks)), values.pop(next(picks))
-                symbol = operations[next(picks)]
-                values.append(_join("+" if right[0] == 0 else symbol, left, right))
-            target, solution = values[0]
-            is_wanted = target.denominator == 1 and 1 <= target <= config.max_target
-            is_sum = len(numbers) >= _SUMLESS_FROM and target == sum(numbers)
-            if is_wanted and target not in numbers and not is_sum:
-                return CountdownTask(
-                    numbers=tuple(sorted(numbers)), target=int(target), solution=_bare(solution)
-                )
+    for _ in range(_DRAWS):
+        draw = rng.integers(lows, ends).tolist()
+        numbers, picks = draw[: config.numbers], iter(draw[config.numbers :])
+        values: list[_Valued] = [(n, str(n)) for n in numbers]
+        while len(values) > 1:
+            left, right = values.pop(next(picks)), values.pop(next(picks))
+            symbol = operations[next(picks)]
+            values.append(_join("+" if right[0] == 0 else symbol, left, right))
+        target, solution = values[0]
+        is_wanted = target.denominator == 1 and 1 <= target <= config.max_target
+        is_sum = len(numbers) >= _SUMLESS_FROM and target == sum(numbers)
+        if is_wanted and target not in numbers and not is_sum:
+            return CountdownTask(
+                numbers=tuple(sorted(numbers)), target=int(target), solution=_bare(solution)
+            )
     raise EnvParamsError(
         f"countdown found no task with a target up to {config.max_target}: raise max_target or "
         "lower max_number"
     )
 
 
-@cache
-def _draw_ranges(
-    numbers: int, max_number: int, num_operations: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The lowest value of each draw of an attempt, and the end of its range, for `_AT_ONCE`
-    attempts: the numbers, then for each join the places of both operands and the operation."""
+def _draw_ranges(numbers: int, max_number: int, num_operations: int) -> tuple[list[int], list[int]]:
+    """The lowest value of each draw of an attempt, and the end of its range: the numbers, then for
+    each join the places of both operands and the operation."""
     ends = [max_number + 1] * numbers
     for left in range(numbers, 1, -1):
         ends += [left, left - 1, num_operations]
-    lows = [1] * numbers + [0] * (len(ends) - numbers)
-    return np.array([lows] * _AT_ONCE), np.array([ends] * _AT_ONCE)
+    return [1] * numbers + [0] * (len(ends) - numbers), ends
 
 
 def read_tasks(path: str) -> tuple[CountdownTask, ...]:

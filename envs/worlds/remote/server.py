@@ -85,14 +85,8 @@ class Gate:
         return not self.token or hmac.compare_digest(given.encode(), self.token.encode())
 
 
-def make_app(
-    served: Sequence[Served], limits: Limits, gate: Gate, *, body_s: float = BODY_S
-) -> ASGIApp:
-    """The ASGI application.
-
-    Args:
-        body_s: seconds in which a request must have arrived.
-    """
+def make_app(served: Sequence[Served], limits: Limits, gate: Gate) -> ASGIApp:
+    """The ASGI application."""
     sessions = Sessions(served, limits)
 
     async def answered(verb: str, content: Content) -> Response:
@@ -103,7 +97,7 @@ def make_app(
 
     def post(verb: str) -> Route:
         async def endpoint(request: Request) -> Response:
-            return await answered(verb, await _content(request, body_s))
+            return await answered(verb, await _content(request))
 
         return Route(f"/{verb}", endpoint, methods=["POST"])
 
@@ -111,7 +105,7 @@ def make_app(
         return await answered("state", dict(request.query_params))
 
     async def close(request: Request) -> Response:
-        content = await _content(request, body_s)
+        content = await _content(request)
         await sessions.close(str(content.get("episode_id")))
         return _response({})
 
@@ -287,7 +281,7 @@ def _check_served(served: Sequence[Served]) -> None:
         registry.make(each.id, **each.params).close()
 
 
-async def _content(request: Request, body_s: float) -> dict[str, Any]:
+async def _content(request: Request) -> dict[str, Any]:
     """The object of a request.
 
     Raises:
@@ -300,14 +294,14 @@ async def _content(request: Request, body_s: float) -> dict[str, Any]:
         )
     held = bytearray()
     try:
-        async with asyncio.timeout(body_s):
+        async with asyncio.timeout(BODY_S):
             async for chunk in request.stream():
                 held += chunk
                 if len(held) > MAX_BODY_BYTES:
                     limit = f"a request has at most {MAX_BODY_BYTES >> 20} MiB: shorten the action"
                     raise RefusedError(413, "too_large", limit)
     except TimeoutError:
-        raise RefusedError(408, "slow", f"the request did not arrive within {body_s:g} s") from None
+        raise RefusedError(408, "slow", f"the request did not arrive within {BODY_S:g} s") from None
     return _object(bytes(held)) if held.strip() else {}
 
 

@@ -146,10 +146,10 @@ class SearchQa(TaskEnv[SearchConfig]):
         """What the last search and the answer gave, for people."""
 
     def step(self, action: str) -> StepResult:
+        self._has_failed = False
         match = _ACTION.fullmatch(action.strip()) if len(action) <= _MAX_ACTION_CHARS else None
         word, content = (match[1].lower(), match[2].strip()) if match else ("search", "")
         if self.is_over or not 0 < len(content) <= _MOST_CHARS[word]:
-            self._has_failed = False
             hint = "The episode is over." if self.is_over else f"{_HINT}\n{self._asking}"
             told = self.observe(f"{self.invalid_notice(action)} {hint}")
             return self.result(0.0, told, is_valid=False, is_effective=False)
@@ -187,7 +187,6 @@ class SearchQa(TaskEnv[SearchConfig]):
             failure = f"The search failed: the retriever {error}."
             self._lines = [head, _beginning(failure)]
             return failure, False
-        self._has_failed = False
         self._asked.add(short.casefold())
         lines = [
             f"[{number}] {passage.shown(self._config.max_chars)}"

@@ -133,7 +133,8 @@ class TextArena(TaskEnv[TextArenaConfig]):
             with self._own_randomness():
                 # Games repeat the move in their answer, where nobody could write a lone surrogate.
                 is_done, _ = self._game.step(action.encode("utf-8", "replace").decode())
-                news = self._ending() if is_done else self._news()
+                news = self._info().get("reason") if is_done else self._news()
+                news = str(news or "The game is over.")
                 rewards = self._game.close()[0] if is_done else {}
         except Exception:  # noqa: BLE001 - a game that fails on a move does not allow it
             self._game, self._state = before
@@ -172,9 +173,6 @@ class TextArena(TaskEnv[TextArenaConfig]):
         _, messages = self._game.get_observation()
         said = [str(text) for sender, text, *_ in messages if sender != 0]
         return "\n".join(said).strip() or "Nothing happens."
-
-    def _ending(self) -> str:
-        return str(self._info().get("reason") or "The game is over.")
 
     def _info(self) -> Mapping[str, Any]:
         """What the game says of its end."""
