@@ -193,8 +193,7 @@ class FrozenLake(MoveEnv[FrozenLakeConfig]):
         if self._has_slipped:
             move = _SIDEWAYS[move][0 if luck < self._config.slip / 2 else 1]
         before, after = self._player, shift(self._player, move)
-        rows, cols = self._lake.shape
-        if 0 <= after[0] < rows and 0 <= after[1] < cols:
+        if self._lake.kind(after) != "wall":
             self._player = after
         return self.result(float(self.is_solved), is_effective=self._player != before)
 

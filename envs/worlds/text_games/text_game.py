@@ -48,7 +48,6 @@ class TextGame(TaskEnv[Any]):
         self._commands: dict[str, str] = {}
         self._text = self._goal = ""
         self._is_first = True
-        self._plan: list[str] | None = None
 
     def begin(self, seed: int, noise_seed: int) -> None:
         path = self._game_of(seed)
@@ -80,9 +79,7 @@ class TextGame(TaskEnv[Any]):
         """Commands that win from here, by the game's own policy or planner."""
         if self.is_over:
             return [] if self.is_solved else None
-        if self._plan is None:
-            self._plan = self._session.plan()
-        return list(self._plan) or None
+        return self._session.plan() or None
 
     def legal_actions(self) -> tuple[str, ...]:
         return tuple(self._commands.values()) if self._config.show_commands else ()
@@ -117,7 +114,7 @@ class TextGame(TaskEnv[Any]):
         return {"score": float(self._state["score"])}
 
     def _take(self, state: dict[str, Any]) -> None:
-        self._state, self._plan = state, None
+        self._state = state
         over = state["won"] or state["lost"]
         self._commands = {} if over else {normalise(name): name for name in state["commands"]}
 
