@@ -17,13 +17,13 @@ import numpy as np
 
 from . import registry
 from .base import (
-    EnvParamsError,
     EnvUnavailableError,
     Observation,
     SiblingMismatchError,
     Tool,
     shorten,
 )
+from .params import require
 from .reserving import MAX_DRAWS, TaskVariety, gave_up, may_play, variety_of
 from .settings import EnvGroup
 from .turns.runner import TurnRunner
@@ -129,14 +129,11 @@ class EnvPool:
         first_sibling: int = 0,
         varieties: Sequence[TaskVariety] = (),
     ) -> None:
-        if not groups:
-            raise EnvParamsError("a pool needs at least one environment group")
-        if group_size < 1:
-            raise EnvParamsError(f"group_size is {group_size}, but must be at least 1")
-        if split not in SPLIT_CODES:
-            raise EnvParamsError(f"split is {split!r}, but must be one of {sorted(SPLIT_CODES)}")
-        if seed < 0:
-            raise EnvParamsError(f"seed is {seed}, but must not be negative")
+        require(len(groups) > 0, "a pool needs at least one environment group")
+        require(group_size >= 1, f"group_size is {group_size}, but must be at least 1")
+        splits = sorted(SPLIT_CODES)
+        require(split in splits, f"split is {split!r}, but must be one of {splits}")
+        require(seed >= 0, f"seed is {seed}, but must not be negative")
         self._seed, self._split, self._group_size = seed, split, group_size
         self._first_group, self._first_sibling = first_group, first_sibling
         self._groups = [group for group in groups for _ in range(group.groups)]
@@ -203,10 +200,9 @@ class EnvPool:
         Raises:
             EnvParamsError: no such step or round.
         """
-        if step < 0:
-            raise EnvParamsError(f"step is {step}, but must not be negative")
-        if draw_round and self._split != "train":
-            raise EnvParamsError(f"the tasks of {self._split!r} are fixed: there is one round")
+        require(step >= 0, f"step is {step}, but must not be negative")
+        is_first = draw_round == 0 or self._split == "train"
+        require(is_first, f"the tasks of {self._split!r} are fixed: there is one round")
         self.varieties()
         return self._first_group + draw_round * len(self._groups)
 

@@ -109,8 +109,6 @@ class TurnRunner(TurnEnv):
         self._num_actions += len(result.actions)
         penalty = 0.0 if result.is_valid else settings.format_penalty
         stop_reason = result.stop_reason or self._limit_reached()
-        if (penalty, stop_reason) == (result.format_penalty, result.stop_reason):
-            return result
         return replace(result, format_penalty=penalty, stop_reason=stop_reason)
 
     def _limit_reached(self) -> StopReason | None:

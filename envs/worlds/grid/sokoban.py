@@ -171,13 +171,9 @@ def parse_level(rows: list[str], where: str) -> Level:
         )
     inside = {position for position, char in cells.items() if char != "#"}
     floor = set(distances(players[0], inside))
-    if any(r in (0, height - 1) or c in (0, width - 1) for r, c in floor):
-        raise EnvParamsError(f"{where}: the room is not enclosed by walls")
     # Within ragged rows a missing cell would be a hole in the wall.
-    if any(
-        position not in cells for r, c in floor for position in ((r - 1, c), (r + 1, c), (r, c + 1))
-    ):
-        raise EnvParamsError(f"{where}: the room is not enclosed by walls")
+    is_enclosed = all(shift(cell, move) in cells for cell in floor for move in MOVES)
+    require(is_enclosed, f"{where}: the room is not enclosed by walls")
     outside = [position for position in (*boxes, *targets) if position not in floor]
     if outside:
         raise EnvParamsError(f"{where}: the box or target at {outside[0]} is out of reach")

@@ -62,12 +62,11 @@ class ToolEnv(TaskEnv[C]):
         """The result of an answer; usually the end of the episode."""
 
     def step(self, action: str) -> StepResult:
-        problem = self._problem(action)
-        if problem:
+        if self._problem(action):
             call = read_call(action)
             # The answer to something that was not even a call comes from the user, not from a tool.
             name = "" if call is None and read_problem(action) is None else "error"
-            return self._refused(action, problem, name if call is None else call[0])
+            return self._refused(action, name if call is None else call[0])
         call = read_call(action)
         if call is None:
             return self.answer(read_answer(action) or "")
@@ -104,16 +103,9 @@ class ToolEnv(TaskEnv[C]):
         where = f" at {shorten(path[1:])}" if path else ""
         return f"the arguments of {name} do not fit{where}: {shorten(error.message, 160)}"
 
-    def _refused(self, action: str, problem: str, tool: str) -> StepResult:
-        return StepResult(
-            observation=spoken(self.invalid_notice(action), self.observe().frame, tool=tool),
-            reward=0.0,
-            terminated=self.is_over,
-            success=self.is_solved,
-            is_valid=False,
-            is_effective=False,
-            info={},
-        )
+    def _refused(self, action: str, tool: str) -> StepResult:
+        told = spoken(self.invalid_notice(action), self.observe().frame, tool=tool)
+        return replace(self.result(0.0, told, is_valid=False, is_effective=False), info={})
 
     @cached_property
     def tools_by_name(self) -> Mapping[str, Tool]:
