@@ -66,20 +66,6 @@ class Leader:
     seen: Mapping[int, Opening]
 
 
-def task_seed(seed: int, split: str, step: int, group_index: int, draw: int = 0) -> int:
-    """The 63-bit `env_seed` of a group; independent of `step` outside "train".
-
-    Args:
-        draw: how many tasks before this one belonged to another split.
-    """
-    return _env_seed(seed, split, "tasks", step, group_index, draw)
-
-
-def transition_seed(seed: int, split: str, step: int, group_index: int, sibling_index: int) -> int:
-    """The 63-bit `noise_seed` of one sibling; independent of `step` outside "train"."""
-    return _env_seed(seed, split, "noise", step, group_index, sibling_index)
-
-
 def stream_word(seed: int, split: str, stream: str, *indices: int) -> int:
     """64 random bits that are a function of these numbers alone.
 
@@ -93,8 +79,14 @@ def stream_word(seed: int, split: str, stream: str, *indices: int) -> int:
     return int(high << 32 | low)
 
 
-def _env_seed(seed: int, split: str, stream: str, step: int, group: int, sibling: int) -> int:
-    word = stream_word(seed, split, stream, step if split == "train" else 0, group, sibling)
+def episode_seed(seed: int, split: str, stream: str, step: int, group: int, number: int) -> int:
+    """A 63-bit seed of an environment; independent of `step` outside "train".
+
+    Args:
+        stream: "tasks" for the `env_seed` of a group, or "noise" for the `noise_seed` of a sibling.
+        number: of tasks drawn before that belonged to another split, or of the sibling.
+    """
+    word = stream_word(seed, split, stream, step if split == "train" else 0, group, number)
     return (word >> 3) << 2 | SPLIT_CODES[split]
 
 
@@ -248,11 +240,11 @@ class EnvPool:
         is_fixed = self._split != "train"
         is_reserving = self.varieties()[self._kinds[p]][1].is_enough
         for sibling, slot in enumerate(slots, start=self._first_sibling):
-            self._noise_seeds[slot] = transition_seed(
-                self._seed, self._split, step, first_group + p, sibling
+            self._noise_seeds[slot] = episode_seed(
+                self._seed, self._split, "noise", step, first_group + p, sibling
             )
         for draw in range(MAX_DRAWS):
-            drawn = task_seed(self._seed, self._split, step, first_group + p, draw)
+            drawn = episode_seed(self._seed, self._split, "tasks", step, first_group + p, draw)
             env_seed = self._fixed_seeds.get(p, drawn)
             seen: dict[int, Opening] = {}
             key = None

@@ -22,7 +22,7 @@ from echoscope.envs.base import (
     StepResult,
     TextEnv,
 )
-from echoscope.envs.pool import EnvPool, stream_word, task_seed, transition_seed
+from echoscope.envs.pool import EnvPool, episode_seed, stream_word
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.turn import TurnEnv, TurnResult
 from echoscope.envs.workers.processes import ProcessTurns, WorkerProcesses
@@ -148,10 +148,10 @@ def test_evaluation_tasks_do_not_depend_on_the_step(split: str) -> None:
 def test_seeds_of_two_splits_never_meet() -> None:
     # The two lowest bits name the split, so this holds for every seed, not only for these.
     for step in range(20):
-        assert task_seed(9, "train", step, 0) % 4 == 0
-        assert transition_seed(9, "train", step, 0, 3) % 4 == 0
-    assert task_seed(9, "eval", 0, 0) % 4 == 1
-    assert task_seed(9, "probe", 0, 0) % 4 == 2
+        assert episode_seed(9, "train", "tasks", step, 0, 0) % 4 == 0
+        assert episode_seed(9, "train", "noise", step, 0, 3) % 4 == 0
+    assert episode_seed(9, "eval", "tasks", 0, 0, 0) % 4 == 1
+    assert episode_seed(9, "probe", "tasks", 0, 0, 0) % 4 == 2
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**70])
@@ -162,8 +162,8 @@ def test_a_word_is_that_of_numpys_seed_sequence(seed: int, index: int) -> None:
 
 
 def test_seeds_fit_in_63_bits_and_differ() -> None:
-    seeds = [task_seed(0, "train", step, p) for step in range(50) for p in range(8)]
-    seeds += [transition_seed(0, "train", 0, p, g) for p in range(20) for g in range(20)]
+    seeds = [episode_seed(0, "train", "tasks", step, p, 0) for step in range(50) for p in range(8)]
+    seeds += [episode_seed(0, "train", "noise", 0, p, g) for p in range(20) for g in range(20)]
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert len(set(seeds)) == len(seeds)
 

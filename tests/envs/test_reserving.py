@@ -18,7 +18,7 @@ from echoscope.envs.base import (
     hash_task,
 )
 from echoscope.envs.checks.check_env import check_env
-from echoscope.envs.pool import EnvPool, task_seed
+from echoscope.envs.pool import EnvPool, episode_seed
 from echoscope.envs.reserving import EVALUATION_SHARE, MIN_TASKS, few_tasks, is_reserved
 from echoscope.envs.settings import EnvGroup
 
@@ -150,7 +150,7 @@ def test_the_first_draw_counts_where_no_other_split_owns_it() -> None:
     """Tasks that need no second draw keep the seed that names their place."""
     with pool("frozen_lake", SMALL_LAKE, "train") as envs:
         slots = begin(envs, 3)
-    first_seeds = [task_seed(0, "train", 3, p) for p in range(64)]
+    first_seeds = [episode_seed(0, "train", "tasks", 3, p, 0) for p in range(64)]
     num_redrawn = sum(s.env_seed != f for s, f in zip(slots, first_seeds, strict=True))
     assert 0 < num_redrawn < 64 / EVALUATION_SHARE * 3
     lake = registry.make("frozen_lake", **SMALL_LAKE)

@@ -162,7 +162,7 @@ class Game2048(MoveEnv[Game2048Config]):
 
     @property
     def is_over(self) -> bool:
-        return self.is_solved or not can_move(self._tiles)
+        return self.is_solved or all(slide(self._tiles, move)[0] == self._tiles for move in MOVES)
 
     def info(self) -> dict[str, float]:
         return {"points": float(self._points), "largest": float(self._largest)}
@@ -206,10 +206,6 @@ class Game2048(MoveEnv[Game2048Config]):
 
 def largest(tiles: Tiles) -> int:
     return max(map(max, tiles))
-
-
-def can_move(tiles: Tiles) -> bool:
-    return any(slide(tiles, move)[0] != tiles for move in MOVES)
 
 
 def slide(tiles: Tiles, move: str) -> tuple[Tiles, int]:
