@@ -126,9 +126,10 @@ class EnvPool:
         splits = sorted(SPLIT_CODES)
         require(split in splits, f"split is {split!r}, but must be one of {splits}")
         require(seed >= 0, f"seed is {seed}, but must not be negative")
-        self._seed, self._split, self._group_size = seed, split, group_size
+        self._seed, self._split, self.group_size = seed, split, group_size
         self._first_group, self._first_sibling = first_group, first_sibling
         self._groups = [group for group in groups for _ in range(group.groups)]
+        self.num_groups = len(self._groups)
         self._entries = list(groups)
         self._are_one_action = [group.is_one_action for group in groups]
         self._makers: list[Callable[[], TurnEnv]] = [
@@ -149,14 +150,6 @@ class EnvPool:
         self._fixed_seeds: dict[int, int] = {}
         self._is_abandoned = False
 
-    @property
-    def num_groups(self) -> int:
-        return len(self._groups)
-
-    @property
-    def group_size(self) -> int:
-        return self._group_size
-
     def share(self, counts: Sequence[int]) -> None:
         """Give entry k `counts[k]` groups from the next step on, in the order of the entries.
 
@@ -175,7 +168,7 @@ class EnvPool:
         for p, (old, new) in enumerate(zip(self._kinds, kinds, strict=True)):
             if old == new:
                 continue
-            for slot in range(p * self._group_size, (p + 1) * self._group_size):
+            for slot in range(p * self.group_size, (p + 1) * self.group_size):
                 self._resting[slot, old] = self._stacks[slot]
                 rested = self._resting.pop((slot, new), None)
                 self._stacks[slot] = self._makers[new]() if rested is None else rested
@@ -225,7 +218,7 @@ class EnvPool:
     def varieties(self) -> list[tuple[str, TaskVariety]]:
         """(tag, how many different tasks it draws) of each environment group; found out once."""
         if not self._varieties:
-            firsts = [self._kinds.index(kind) * self._group_size for kind in sorted({*self._kinds})]
+            firsts = [self._kinds.index(kind) * self.group_size for kind in sorted({*self._kinds})]
             self._varieties = [variety_of(self._stacks[index]) for index in firsts]
         tags = [entry.name for entry in self._entries]
         return list(zip(tags, self._varieties, strict=True))
@@ -236,7 +229,7 @@ class EnvPool:
         The first sibling that starts tells whether the split may play the task. One that cannot
         start keeps its place, as a failed episode; if none can, the whole group has failed.
         """
-        slots = range(p * self._group_size, (p + 1) * self._group_size)
+        slots = range(p * self.group_size, (p + 1) * self.group_size)
         is_fixed = self._split != "train"
         is_reserving = self.varieties()[self._kinds[p]][1].is_enough
         for sibling, slot in enumerate(slots, start=self._first_sibling):
@@ -264,11 +257,11 @@ class EnvPool:
 
     def slot(self, index: int, leader: Leader, opening: Opening, first_group: int) -> Slot:
         """The episode that has begun in a slot."""
-        p, g = divmod(index, self._group_size)
+        p, g = divmod(index, self.group_size)
         self._is_running[index] = True
         return Slot(
             index=index,
-            episode_index=first_group * self._group_size + index,
+            episode_index=first_group * self.group_size + index,
             group_index=first_group + p,
             sibling_index=self._first_sibling + g,
             env_id=self._groups[p].env,

@@ -51,30 +51,24 @@ class TurnRunner(TurnEnv):
 
     def __init__(self, build: Callable[[], TextEnv], settings: TurnSettings) -> None:
         self._build = build
-        self._env = build()
+        self.env = build()
+        """The world itself, for experts and viewers, too."""
         self._settings = settings
         self._num_turns = self._num_actions = 0
         self._state = Observation(text="")
         self._is_broken = False
         self._error: str | None = None
-        self._tools = _tools_of(self._env)
-
-    @property
-    def env(self) -> TextEnv:
-        """The world itself, for experts and viewers."""
-        return self._env
+        self._tools = _tools_of(self.env)
 
     @property
     def num_tasks(self) -> int | None:
         try:
-            declared = self._env.num_tasks
+            declared = self.env.num_tasks
         except (Exception, SystemExit) as error:
-            raise EnvParamsError(
-                f"{self._env.spec.id}: num_tasks raised {_named(error)}"
-            ) from error
+            raise EnvParamsError(f"{self.env.spec.id}: num_tasks raised {_named(error)}") from error
         if declared is not None and (type(declared) is not int or declared < 1):
             raise EnvParamsError(
-                f"{self._env.spec.id}: num_tasks is {shorten(repr(declared))}, but must be a "
+                f"{self.env.spec.id}: num_tasks is {shorten(repr(declared))}, but must be a "
                 "positive integer or None"
             )
         return declared
@@ -84,11 +78,11 @@ class TurnRunner(TurnEnv):
         self._num_turns = self._num_actions = 0
         try:
             if self._is_broken:
-                self._env, self._is_broken = self._build(), False
-            first = checked_opening(self._env.reset(seed, noise_seed))
+                self.env, self._is_broken = self._build(), False
+            first = checked_opening(self.env.reset(seed, noise_seed))
             opening = Opening(
                 observation=first,
-                task_key=_task_key(self._env, first),
+                task_key=_task_key(self.env, first),
                 instructions=self._instructions(),
                 tools=self._tools,
             )
@@ -128,7 +122,7 @@ class TurnRunner(TurnEnv):
         try:
             for action in actions[:most]:
                 spelled = self._spell(action)
-                result = checked_result(self._env.step(spelled))
+                result = checked_result(self.env.step(spelled))
                 reward += result.reward
                 answers.append(result.observation)
                 if result.is_valid:
@@ -179,7 +173,7 @@ class TurnRunner(TurnEnv):
 
     def _instructions(self) -> str:
         settings = self._settings
-        text = checked_text("instructions()", self._env.instructions())
+        text = checked_text("instructions()", self.env.instructions())
         if settings.max_actions is not None:
             text += f" At most {counted(settings.max_actions, 'action')} in all."
         per_turn = counted(settings.max_actions_per_turn, "action")
@@ -191,16 +185,16 @@ class TurnRunner(TurnEnv):
         if self._is_broken:
             return
         try:
-            self._env.close()
+            self.env.close()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the run is over, and saved
             warnings.warn(
-                f"{self._env.spec.id}: close() raised {_named(error)}", RuntimeWarning, stacklevel=2
+                f"{self.env.spec.id}: close() raised {_named(error)}", RuntimeWarning, stacklevel=2
             )
 
     def _spell(self, action: str) -> str:
         """The environment's own spelling of a legal action; any other text as it is."""
         action_text = normalise(action)
-        for legal in self._env.legal_actions():
+        for legal in self.env.legal_actions():
             if normalise(legal) == action_text:
                 return legal
         return action
@@ -210,7 +204,7 @@ class TurnRunner(TurnEnv):
 
         A world's own notice about a reply without an action stays as it is.
         """
-        notice = self._env.invalid_notice(bad)
+        notice = self.env.invalid_notice(bad)
         if has_actions and not bad:
             return notice.replace(NO_ACTION_NOTICE, WRONG_FORMAT_NOTICE)
         return notice
@@ -227,7 +221,7 @@ class TurnRunner(TurnEnv):
             for answer in answers
             for message in answer.messages or (Message(role="user", content=answer.text),)
         ]
-        notices = [] if answers else [self._env.invalid_notice("")]
+        notices = [] if answers else [self.env.invalid_notice("")]
         notices += self._dropped(has_dropped)
         by_user = [message.content for message in messages if message.role != "tool"] + notices
         results = [message for message in messages if message.role == "tool"]
@@ -243,7 +237,7 @@ class TurnRunner(TurnEnv):
     def _success(self, result: StepResult | None) -> bool | None:
         if result is not None and result.success is not None:
             return bool(result.success)
-        return False if self._env.reports_success else None
+        return False if self.env.reports_success else None
 
     def _fail(self, error: BaseException) -> str:
         self._is_broken, self._error = True, _named(error)

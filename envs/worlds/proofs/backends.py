@@ -51,10 +51,7 @@ class KiminaServer:
     def __init__(self, url: str, wait_s: float) -> None:
         self._client = HttpClient(url, max_bytes=MAX_ANSWER_BYTES)
         self._wait_s = wait_s
-
-    @property
-    def name(self) -> str:
-        return f"the Lean server at {self._client.url}"
+        self.name = f"the Lean server at {url}"
 
     def check(self, header: str, body: str, timeout_s: float) -> LeanAnswer:
         """Lean's answer; see `LeanBackend.check`."""
@@ -127,16 +124,13 @@ class LocalRepl:
     """
 
     def __init__(self, repl: str, project: str, lake: str, memory_mb: int) -> None:
+        self.name = f"the Lean REPL in {repl}"
         self._repl, self._project, self._lake = repl, project, lake
         self._memory_mb = memory_mb
         self._lock = threading.Lock()
         self._server: LeanServer | None = None
         self._environments: dict[str, int] = {}
         self._num_commands = 0
-
-    @property
-    def name(self) -> str:
-        return f"the Lean REPL in {self._repl}"
 
     def check(self, header: str, body: str, timeout_s: float) -> LeanAnswer:
         """Lean's answer; see `LeanBackend.check`. A header is read once."""

@@ -138,6 +138,7 @@ class SearchQa(TaskEnv[SearchConfig]):
 
     def begin(self, seed: int, noise_seed: int) -> None:
         self._question = self._questions[drawn(seed, len(self._questions))]
+        self._asking = f"Question: {self._question.text}"
         self._judgement: Judgement | None = None
         self._num_searches, self._has_failed = 0, False
         self._seen: set[str] = set()
@@ -249,10 +250,6 @@ class SearchQa(TaskEnv[SearchConfig]):
             "f1": judgement.f1,
             "search_failed": float(self._has_failed),
         }
-
-    @property
-    def _asking(self) -> str:
-        return f"Question: {self._question.text}"
 
     def observe(self, text: str = "") -> Observation:
         frame = card_frame("Search", [self._asking, *self._lines])

@@ -91,6 +91,11 @@ class PriceList(ToolEnv[PriceListConfig]):
         self._wanted = {name: int(rng.integers(1, self._config.max_quantity + 1)) for name in names}
         prices = rng.integers(2, self._config.max_price + 1, size=len(GOODS))
         self._prices = {name: int(price) for name, price in zip(GOODS, prices, strict=True)}
+        parts = [f"{number} {name}" for name, number in self._wanted.items()]
+        listed = " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
+        self._question = f"What do {listed} cost together?"
+        total = sum(self._prices[name] * number for name, number in self._wanted.items())
+        self._total = Fraction(total)
         self._known: set[str] = set()
         self._is_sum_known = False
         self._given: str | None = None
@@ -125,7 +130,8 @@ class PriceList(ToolEnv[PriceListConfig]):
             f'lookup {{"item": "{name}"}}' for name in self._wanted if name not in self._known
         ]
         if self._config.calculator and not self._is_sum_known:
-            actions.append(f'calculate {{"expression": "{self._expression}"}}')
+            sums = "+".join(f"{n}*{self._prices[name]}" for name, n in self._wanted.items())
+            actions.append(f'calculate {{"expression": "{sums}"}}')
         return [*actions, f"answer {number_text(self._total)}"]
 
     def guesses(self) -> tuple[str, ...]:
@@ -145,20 +151,6 @@ class PriceList(ToolEnv[PriceListConfig]):
     @property
     def is_solved(self) -> bool:
         return self._given is not None and read_number(self._given) == self._total
-
-    @property
-    def _total(self) -> Fraction:
-        return Fraction(sum(self._prices[name] * number for name, number in self._wanted.items()))
-
-    @property
-    def _expression(self) -> str:
-        return "+".join(f"{number}*{self._prices[name]}" for name, number in self._wanted.items())
-
-    @property
-    def _question(self) -> str:
-        parts = [f"{number} {name}" for name, number in self._wanted.items()]
-        listed = " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
-        return f"What do {listed} cost together?"
 
     def _look_up(self, arguments: Mapping[str, Any]) -> StepResult:
         name = normalise(str(arguments["item"]))
