@@ -119,6 +119,7 @@ class Bandit(TaskEnv[BanditConfig]):
         max_turns=1,
         description="Two arms with telling names: choose the one that pays more on average.",
     )
+    is_over = is_solved = False
 
     def __init__(self, config: BanditConfig | None = None) -> None:
         super().__init__(config)
@@ -130,14 +131,15 @@ class Bandit(TaskEnv[BanditConfig]):
         self._low, self._high = pairs[int(task.integers(len(pairs)))]
         is_swapped = bool(task.integers(2))
         self._shown = (self._high, self._low) if is_swapped else (self._low, self._high)
-        self._payout: float | None = None
-        self._chosen = ""
+        self.is_over = self.is_solved = False
+        self._payout, self._chosen = 0.0, ""
 
     def step(self, action: str) -> StepResult:
         named = [arm for arm in self._shown if normalise(arm) == normalise(action)]
         if not named or self.is_over:
             return replace(self.refused(action), info={})
         self._chosen = named[0]
+        self.is_over, self.is_solved = True, self._chosen == self._high
         self._payout = self._draw_payout()
         return self.result(self._payout)
 
@@ -158,7 +160,7 @@ class Bandit(TaskEnv[BanditConfig]):
 
     def solve(self) -> list[str] | None:
         """The high arm; None once the low one was chosen."""
-        if self._payout is None:
+        if not self.is_over:
             return [self._high]
         return [] if self.is_solved else None
 
@@ -174,14 +176,6 @@ class Bandit(TaskEnv[BanditConfig]):
         """Two orders of every pair of names."""
         return 2 * len(set(self._config.name_pairs))
 
-    @property
-    def is_over(self) -> bool:
-        return self._payout is not None
-
-    @property
-    def is_solved(self) -> bool:
-        return self.is_over and self._chosen == self._high
-
     def _draw_payout(self) -> float:
         if self._chosen == self._low:
             return self._config.low_payout
@@ -190,7 +184,7 @@ class Bandit(TaskEnv[BanditConfig]):
         return self._config.high_payout if is_hit else self._config.high_miss_payout
 
     def observe(self) -> Observation:
-        if self._payout is None:
+        if not self.is_over:
             text = f"Arms: {', '.join(self._shown)}."
         else:
             text = f"{self._chosen} paid {self._payout:g}."

@@ -17,7 +17,8 @@ C = TypeVar("C")
 class TaskEnv(TextEnv, Generic[C]):
     """A world that knows whether its episode is over and its task solved.
 
-    Subclasses say what an action does; results and refusals are put together here.
+    Subclasses say what an action does; results and refusals are put together here. `is_over` and
+    `is_solved` may be attributes as well.
     """
 
     def __init__(self, config: C | None = None) -> None:
@@ -86,17 +87,17 @@ A = TypeVar("A", bound=_Attempted)
 class AttemptEnv(TaskEnv[A]):
     """A world in which one action may solve the task, and which has `attempts` in its settings.
 
-    `begin` calls `pose`; `step` counts an attempt and notes whether it was right.
+    `begin` calls `pose`; `step` counts an attempt and notes whether it solved the task.
     """
 
     _num_attempts = 0
-    _is_right = False
+    is_solved = False
     _solution = ""
     """An action that solves the task; empty where nobody knows one."""
 
     def pose(self, solution: str) -> None:
         """A task begins, which `solution` solves."""
-        self._num_attempts, self._is_right, self._solution = 0, False, solution
+        self._num_attempts, self.is_solved, self._solution = 0, False, solution
 
     def solve(self) -> list[str] | None:
         """What solves the task; None once no attempt is left, or where nobody knows it."""
@@ -106,11 +107,7 @@ class AttemptEnv(TaskEnv[A]):
 
     @property
     def is_over(self) -> bool:
-        return self._is_right or self._num_attempts >= self._config.attempts
-
-    @property
-    def is_solved(self) -> bool:
-        return self._is_right
+        return self.is_solved or self._num_attempts >= self._config.attempts
 
 
 def drawn(seed: int, number: int) -> int:

@@ -128,7 +128,7 @@ class DeepCoder(AttemptEnv[DeepCoderConfig]):
         judgement = self._judged(program)
         self._num_attempts += 1
         self._share_passed = judgement.share
-        self._is_right = judgement.passed == judgement.total
+        self.is_solved = judgement.passed == judgement.total
         news = f"Passed {judgement.passed} of {judgement.total} tests. {judgement.first_failure}"
         return self.result(judgement.share, self.observe(news.strip()))
 

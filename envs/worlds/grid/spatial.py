@@ -131,6 +131,7 @@ class Spatial(TaskEnv[SpatialConfig]):
         max_turns=12,
         description="Look around a room, then say where things stand.",
     )
+    is_over = is_solved = False
 
     def __init__(self, config: SpatialConfig | None = None) -> None:
         super().__init__(config)
@@ -141,7 +142,7 @@ class Spatial(TaskEnv[SpatialConfig]):
         self._place, self._heading = self._room.start, self._room.heading
         self._view: _View | None = None
         self._seen: set[str] = set()
-        self._is_right: bool | None = None
+        self.is_over = self.is_solved = False
 
     def step(self, action: str) -> StepResult:
         word = " ".join(normalise(action).split())
@@ -152,9 +153,8 @@ class Spatial(TaskEnv[SpatialConfig]):
             self._move(word)
             is_effective = (self._place, self._heading, self._view) != before
             return self.result(MOVE_REWARD, is_effective=is_effective)
-        self._is_right = word == f"answer {self._answer()}"
-        reward = RIGHT_REWARD if self._is_right else WRONG_REWARD
-        return self.result(reward)
+        self.is_over, self.is_solved = True, word == f"answer {self._answer()}"
+        return self.result(RIGHT_REWARD if self.is_solved else WRONG_REWARD)
 
     def instructions(self) -> str:
         return (
@@ -251,22 +251,14 @@ class Spatial(TaskEnv[SpatialConfig]):
             return tuple(map(point, self._room.offered))
         return _SIDES
 
-    @property
-    def is_over(self) -> bool:
-        return self._is_right is not None
-
-    @property
-    def is_solved(self) -> bool:
-        return self._is_right is True
-
     def info(self) -> dict[str, float]:
         return {"seen": float(len(self._seen))}
 
     def observe(self) -> Observation:
         size = self._config.size
         lines = [f"You are at {point(self._place)} and face {_HEADINGS[self._heading]}."]
-        if self._is_right is not None:
-            lines.append("Right." if self._is_right else "Wrong.")
+        if self.is_over:
+            lines.append("Right." if self.is_solved else "Wrong.")
         elif self._view is not None:
             lines.append(f"You see {_listed(self._view)}.")
         answers = ", ".join(f"answer {choice}" for choice in self._choices())

@@ -119,6 +119,7 @@ class Lean(TaskEnv[LeanConfig]):
         one_action=True,
         description="Prove a theorem, tactic by tactic, with Lean 4 as the judge.",
     )
+    is_solved = False
 
     @classmethod
     def lacks(cls) -> str:
@@ -138,11 +139,10 @@ class Lean(TaskEnv[LeanConfig]):
         self._theorem = self._theorems[0]
         self._tactics: tuple[str, ...] = ()
         self._goals = ""
-        self._is_proved = False
 
     def begin(self, seed: int, noise_seed: int) -> None:
         self._theorem = self._theorems[drawn(seed, len(self._theorems))]
-        self._tactics, self._goals, self._is_proved = (), "", False
+        self._tactics, self._goals, self.is_solved = (), "", False
 
     def step(self, action: str) -> StepResult:
         """See `TextEnv.step`.
@@ -162,7 +162,7 @@ class Lean(TaskEnv[LeanConfig]):
             told = self.observe(f"Rejected: {verdict.text}")
             return self.result(self._rejected, told, is_effective=False)
         is_news = verdict.status == "proved" or verdict.text != self._goals
-        self._is_proved = verdict.status == "proved"
+        self.is_solved = verdict.status == "proved"
         if is_news:  # a step that changes no goal would only make the proof longer
             self._tactics, self._goals = tactics, verdict.text
         reward = self._config.step_reward + (self._config.accepted_reward if is_news else 0.0)
@@ -247,10 +247,6 @@ class Lean(TaskEnv[LeanConfig]):
                 _verdicts.clear()
             _verdicts[key] = verdict
         return verdict
-
-    @property
-    def is_solved(self) -> bool:
-        return self._is_proved
 
     def info(self) -> dict[str, float]:
         return {"accepted_tactics": float(len(self._tactics))}

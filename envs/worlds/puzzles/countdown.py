@@ -144,10 +144,10 @@ class Countdown(AttemptEnv[CountdownConfig]):
             return self.result(0.0, self.observe(f"Use each of {listed} exactly once."))
         if value is None:
             return self.result(_ATTEMPT, self.observe(f"Error: {problem}."))
-        self._is_right = value == self._task.target
-        verdict = "as wanted" if self._is_right else f"not {self._task.target}"
+        self.is_solved = value == self._task.target
+        verdict = "as wanted" if self.is_solved else f"not {self._task.target}"
         news = f"{expression} is {number_text(value)}, {verdict}."
-        return self.result(_RIGHT if self._is_right else _ATTEMPT, self.observe(news))
+        return self.result(_RIGHT if self.is_solved else _ATTEMPT, self.observe(news))
 
     def instructions(self) -> str:
         return (

@@ -60,7 +60,7 @@ class QuestionEnv(AttemptEnv[Any]):
         score = None if self.is_over or not action.strip() else self.score(action)
         if score is None:
             return self.refused(action)
-        self._is_right = score >= 1
+        self.is_solved = score >= 1
         reward = score * 0.5**self._num_attempts
         self._num_attempts += 1
         if self.is_solved:

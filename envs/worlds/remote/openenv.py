@@ -101,6 +101,7 @@ class OpenEnv(TaskEnv[OpenEnvConfig]):
         requires=("openenv-core",),
         extra="openenv",
     )
+    is_over = True
 
     def __init__(self, config: OpenEnvConfig) -> None:
         super().__init__(config)
@@ -119,7 +120,7 @@ class OpenEnv(TaskEnv[OpenEnvConfig]):
                 )
         self._action_field = config.action_field or self._only_text()
         self._client: Any = None
-        self._text, self._task_key, self._return, self._is_done = "", "", 0.0, True
+        self._text, self._task_key, self._return = "", "", 0.0
 
     @staticmethod
     def names() -> tuple[str, ...]:
@@ -138,7 +139,7 @@ class OpenEnv(TaskEnv[OpenEnvConfig]):
 
     def step(self, action: str) -> StepResult:
         sent = self._action(action)
-        if self._is_done or sent is None:
+        if self.is_over or sent is None:
             return self.refused(action)
         try:
             before, answer = self._text, self._call("step", sent)
@@ -158,10 +159,6 @@ class OpenEnv(TaskEnv[OpenEnvConfig]):
 
     def task_key(self) -> str:
         return self._task_key
-
-    @property
-    def is_over(self) -> bool:
-        return self._is_done
 
     @property
     def is_solved(self) -> bool | None:
@@ -199,7 +196,7 @@ class OpenEnv(TaskEnv[OpenEnvConfig]):
 
     def _taken(self, answer: Any) -> str:
         """Note whether the episode is over; the text of what the server shows."""
-        self._is_done = bool(answer.done)
+        self.is_over = bool(answer.done)
         seen = answer.observation
         if not isinstance(seen, dict):
             raise EnvUnavailableError(f"{self._config.name} has sent no observation")

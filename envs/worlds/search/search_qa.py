@@ -119,6 +119,7 @@ class SearchQa(TaskEnv[SearchConfig]):
         requires=("bm25s",),
         extra="search",
     )
+    is_over = is_solved = False
     repeats_question = True
     """After a search: a window over the conversation may have dropped the question."""
 
@@ -139,7 +140,8 @@ class SearchQa(TaskEnv[SearchConfig]):
     def begin(self, seed: int, noise_seed: int) -> None:
         self._question = self._questions[drawn(seed, len(self._questions))]
         self._asking = f"Question: {self._question.text}"
-        self._judgement: Judgement | None = None
+        self.is_over = self.is_solved = False
+        self._judgement = Judgement(False, 0.0)
         self._num_searches, self._has_failed = 0, False
         self._seen: set[str] = set()
         self._asked: set[str] = set()
@@ -164,6 +166,7 @@ class SearchQa(TaskEnv[SearchConfig]):
         """Judge an answer, which ends the episode."""
         given, right = plain_text(answer, MAX_ANSWER_CHARS), self._question.answers[0]
         judged = self._judgement = judge(answer, self._question.answers)
+        self.is_over, self.is_solved = True, judged.is_exact
         self._has_failed = False
         verdict = "right" if judged.is_exact else f"wrong, F1 {judged.f1:.2f}"
         self._lines.append(f"Answer: {_beginning(given)} ({verdict})")
@@ -234,20 +237,11 @@ class SearchQa(TaskEnv[SearchConfig]):
     def num_tasks(self) -> int:
         return len(self._questions)
 
-    @property
-    def is_over(self) -> bool:
-        return self._judgement is not None
-
-    @property
-    def is_solved(self) -> bool:
-        return self._judgement is not None and self._judgement.is_exact
-
     def info(self) -> dict[str, float]:
-        judgement = self._judgement or Judgement(False, 0.0)
         return {
             "searches": float(self._num_searches),
-            "exact_match": float(judgement.is_exact),
-            "f1": judgement.f1,
+            "exact_match": float(self._judgement.is_exact),
+            "f1": self._judgement.f1,
             "search_failed": float(self._has_failed),
         }
 

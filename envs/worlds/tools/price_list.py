@@ -80,6 +80,7 @@ class PriceList(ToolEnv[PriceListConfig]):
         max_actions_per_turn=2,
         description="Look up prices and calculate, by tool calls: what does a shopping list cost?",
     )
+    is_over = is_solved = False
 
     def __init__(self, config: PriceListConfig | None = None) -> None:
         super().__init__(config)
@@ -98,7 +99,7 @@ class PriceList(ToolEnv[PriceListConfig]):
         self._total = Fraction(total)
         self._known: set[str] = set()
         self._is_sum_known = False
-        self._given: str | None = None
+        self.is_over = self.is_solved = False
 
     def observe(self) -> Observation:
         return self._told(self._question)
@@ -117,14 +118,14 @@ class PriceList(ToolEnv[PriceListConfig]):
         return self._look_up(arguments) if name == "lookup" else self._calculate(arguments)
 
     def answer(self, text: str) -> StepResult:
-        self._given = text
+        self.is_over, self.is_solved = True, read_number(text) == self._total
         word = "Right" if self.is_solved else "Wrong"
         told = self._told(f"{word}: it costs {number_text(self._total)}.")
         return self.result(float(self.is_solved), told)
 
     def solve(self) -> list[str] | None:
         """Look up what is not known yet, calculate, answer; None after a wrong answer."""
-        if self._given is not None:
+        if self.is_over:
             return [] if self.is_solved else None
         actions = [
             f'lookup {{"item": "{name}"}}' for name in self._wanted if name not in self._known
@@ -143,14 +144,6 @@ class PriceList(ToolEnv[PriceListConfig]):
         """The list in the order shown, and the prices of what is on it."""
         listed = [[name, number, self._prices[name]] for name, number in self._wanted.items()]
         return hash_task(self.spec.id, listed)
-
-    @property
-    def is_over(self) -> bool:
-        return self._given is not None
-
-    @property
-    def is_solved(self) -> bool:
-        return self._given is not None and read_number(self._given) == self._total
 
     def _look_up(self, arguments: Mapping[str, Any]) -> StepResult:
         name = normalise(str(arguments["item"]))
@@ -175,6 +168,6 @@ class PriceList(ToolEnv[PriceListConfig]):
             f"{number} {good}" + (f" at {self._prices[good]}" if good in self._known else "")
             for good, number in self._wanted.items()
         ]
-        if self._given is not None:
+        if self.is_over:
             lines.append(text)
         return spoken(text, card_frame("Price list", lines), tool=tool)
