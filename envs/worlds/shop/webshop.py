@@ -106,6 +106,7 @@ class WebShop(TaskEnv[WebShopConfig]):
         requires=("bm25s", "rapidfuzz"),
         extra="shop",
     )
+    is_over = is_solved = False
 
     def __init__(self, config: WebShopConfig | None = None) -> None:
         super().__init__(config)
@@ -115,6 +116,7 @@ class WebShop(TaskEnv[WebShopConfig]):
     def begin(self, seed: int, noise_seed: int) -> None:
         goals = self._catalogue.goals
         self._goal: Goal = goals[drawn(seed, len(goals))]
+        self.is_over = self.is_solved = False
         self._place: Place = "search"
         self._query, self._page = "", 1
         self._results: tuple[Product, ...] = ()
@@ -137,7 +139,7 @@ class WebShop(TaskEnv[WebShopConfig]):
 
     def give_up(self) -> StepResult:
         """Leave the shop without a purchase."""
-        self._place = "done"
+        self._place, self.is_over = "done", True
         return self.result(0.0, Observation(text="Nothing was bought.", frame=self._card()))
 
     def info(self) -> dict[str, float]:
@@ -199,14 +201,6 @@ class WebShop(TaskEnv[WebShopConfig]):
         return self._catalogue.num_goals
 
     @property
-    def is_over(self) -> bool:
-        return self._place == "done"
-
-    @property
-    def is_solved(self) -> bool:
-        return self._score is not None and self._score.total >= 1.0
-
-    @property
     def _num_pages(self) -> int:
         return max(1, -(-len(self._results) // self._config.page_size))
 
@@ -262,6 +256,7 @@ class WebShop(TaskEnv[WebShopConfig]):
 
     def _buy(self, product: Product) -> None:
         self._score, self._place = score_purchase(product, self._goal, self._chosen), "done"
+        self.is_over, self.is_solved = True, self._score.total >= 1.0
 
     def _purchase(self, product: Product, chosen: dict[str, str]) -> list[str]:
         """From a product's page to its purchase."""

@@ -40,6 +40,7 @@ class TextGame(TaskEnv[Any]):
 
     examples: ClassVar[str]
     """Commands for the instructions, where the observations list none."""
+    is_over = is_solved = False
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -102,21 +103,15 @@ class TextGame(TaskEnv[Any]):
     def _reward(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
         """What a command earned."""
 
-    @property
-    def is_over(self) -> bool:
-        return bool(self._state) and (self._state["won"] or self._state["lost"])
-
-    @property
-    def is_solved(self) -> bool:
-        return bool(self._state["won"])
-
     def info(self) -> dict[str, float]:
         return {"score": float(self._state["score"])}
 
     def _take(self, state: dict[str, Any]) -> None:
         self._state = state
-        over = state["won"] or state["lost"]
-        self._commands = {} if over else {normalise(name): name for name in state["commands"]}
+        self.is_over, self.is_solved = state["won"] or state["lost"], state["won"]
+        self._commands = (
+            {} if self.is_over else {normalise(name): name for name in state["commands"]}
+        )
 
     def _command_of(self, action: str) -> str | None:
         """The game's command that an action stands for, letter case and short forms aside."""

@@ -87,6 +87,7 @@ class TextArena(TaskEnv[TextArenaConfig]):
         requires=("textarena",),
         extra="gyms",
     )
+    is_over, is_solved = True, False
 
     def __init__(self, config: TextArenaConfig) -> None:
         super().__init__(config)
@@ -94,7 +95,6 @@ class TextArena(TaskEnv[TextArenaConfig]):
         self._game: Any = None
         self._state: Any = None
         self._text, self._task_key = "", ""
-        self._reward: float | None = None
 
     @staticmethod
     def names() -> tuple[str, ...]:
@@ -122,7 +122,7 @@ class TextArena(TaskEnv[TextArenaConfig]):
         except Exception as error:  # noqa: BLE001 - a list of words that is not there, for example
             why = " ".join(str(error).replace("*", " ").split())
             raise EnvUnavailableError(f"{name} cannot start: {shorten(why, 300)}") from None
-        self._reward = None
+        self.is_over = self.is_solved = False
         self._task_key = hash_task(self.spec.id, name, self._text)
 
     def step(self, action: str) -> StepResult:
@@ -144,24 +144,16 @@ class TextArena(TaskEnv[TextArenaConfig]):
             self._game, self._state = before
             shown = Observation(text=news, frame=self.observe().frame)
             return self.result(0.0, shown, is_valid=False, is_effective=False)
-        self._text = news
-        if is_done:
-            self._reward = float((rewards or {}).get(0, 0.0))
-        return self.result(self._reward or 0.0)
+        self._text, self.is_over = news, bool(is_done)
+        reward = float((rewards or {}).get(0, 0.0))
+        self.is_solved = self.is_over and reward >= self._config.success_reward
+        return self.result(reward)
 
     def instructions(self) -> str:
         return "Play the game. Action: your move, in the form that the rules ask for."
 
     def task_key(self) -> str:
         return self._task_key
-
-    @property
-    def is_over(self) -> bool:
-        return self._game is None or self._reward is not None
-
-    @property
-    def is_solved(self) -> bool:
-        return self._reward is not None and self._reward >= self._config.success_reward
 
     def observe(self) -> Observation:
         return Observation(
