@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -220,29 +220,6 @@ class SudokuConfig:
         return {4: 6, 9: 32}[self.side] if self.empties is None else self.empties
 
 
-@dataclass(slots=True)
-class _Play:
-    """A board as it is played."""
-
-    given: Board
-    solution: Board
-    placed: dict[Cell, int] = field(default_factory=dict)
-
-    @property
-    def board(self) -> Board:
-        side = range(len(self.given))
-        return tuple(
-            tuple(self.placed.get((row, col), self.given[row][col]) for col in side) for row in side
-        )
-
-    @property
-    def is_solved(self) -> bool:
-        return self.board == self.solution
-
-    def is_right(self, cell: Cell) -> bool:
-        return self.placed.get(cell) == self.solution[cell[0]][cell[1]]
-
-
 class Sudoku(BoardEnv[SudokuConfig]):
     """A Sudoku with exactly one solution.
 
@@ -283,25 +260,25 @@ class Sudoku(BoardEnv[SudokuConfig]):
     )
 
     def begin(self, seed: int, noise_seed: int) -> None:
-        self._play = _Play(*draw_board(self._config.side, self._config.num_empties, seed))
+        self._given, self._solution = draw_board(self._config.side, self._config.num_empties, seed)
+        self._placed: dict[Cell, int] = {}
 
     def step(self, action: str) -> StepResult:
-        play = self._play
         move = _read_move(action, self._config.side)
         cell = None if move is None else move[0]
-        if move is None or cell is None or play.is_solved or play.given[cell[0]][cell[1]]:
+        if move is None or cell is None or self.is_solved or self._given[cell[0]][cell[1]]:
             is_short = self._config.observation == "relative"
             notice = "Invalid." if is_short else self.invalid_notice(action)
-            if move is not None and not play.is_solved:
+            if move is not None and not self.is_solved:
                 notice += " This cell is given."
             observation = prefixed(notice, self.observe())
             return self.result(0.0, observation, is_valid=False, is_effective=False)
-        was_right, is_news = play.is_right(cell), play.placed.get(cell) != move[1]
-        play.placed[cell] = move[1]
+        was_right, is_news = self._is_right(cell), self._placed.get(cell) != move[1]
+        self._placed[cell] = move[1]
         reward = 0.0
         if is_news:
-            reward = _RIGHT if play.is_right(cell) else _LOST if was_right else _WRONG
-        if play.is_solved:
+            reward = _RIGHT if self._is_right(cell) else _LOST if was_right else _WRONG
+        if self.is_solved:
             reward += self._config.solved_reward
         return self.result(reward, is_effective=is_news)
 
@@ -316,10 +293,10 @@ class Sudoku(BoardEnv[SudokuConfig]):
 
     def solve(self) -> list[str]:
         """The right number for every cell that is empty or wrong, from the top left."""
-        board = self._play.board
+        board = self._board
         return [
             f"{row + 1},{col + 1},{number}"
-            for (row, col), number in _numbers(self._play.solution).items()
+            for (row, col), number in _numbers(self._solution).items()
             if board[row][col] != number
         ]
 
@@ -332,39 +309,49 @@ class Sudoku(BoardEnv[SudokuConfig]):
         return tuple(f"{cell},{number + 1}" for number in range(self._config.side))
 
     def task_key(self) -> str:
-        return hash_task(self.spec.id, self._play.given)
+        return hash_task(self.spec.id, self._given)
 
     @property
     def is_solved(self) -> bool:
-        return self._play.is_solved
+        return self._board == self._solution
+
+    @property
+    def _board(self) -> Board:
+        side = range(len(self._given))
+        return tuple(
+            tuple(self._placed.get((row, col), self._given[row][col]) for col in side)
+            for row in side
+        )
+
+    def _is_right(self, cell: Cell) -> bool:
+        return self._placed.get(cell) == self._solution[cell[0]][cell[1]]
 
     def info(self) -> dict[str, float]:
-        play = self._play
         return {
-            "empty": float(num_empty(play.board)),
-            "right": float(sum(play.is_right(cell) for cell in play.placed)),
+            "empty": float(num_empty(self._board)),
+            "right": float(sum(map(self._is_right, self._placed))),
         }
 
     @property
     def _bad(self) -> set[Cell]:
-        return conflicts(self._play.board) & self._play.placed.keys()
+        return conflicts(self._board) & self._placed.keys()
 
     def frame(self) -> str:
-        board = self._play.board
+        board = self._board
         cells = ["".join(str(number or ".") for number in row) for row in board]
         legend = {".": "floor"} | {str(n): str(n) for row in board for n in row if n}
-        overlays = [("placed", cell) for cell in sorted(self._play.placed)]
+        overlays = [("placed", cell) for cell in sorted(self._placed)]
         overlays += [("conflict", cell) for cell in sorted(self._bad)]
         return grid_frame(cells, legend, overlays, block=math.isqrt(len(board)))
 
     def in_one_line(self) -> str:
         """What is not given, in order: one sentence for each cell."""
-        board, bad = self._play.board, self._bad
+        board, bad = self._board, self._bad
         sentences = []
         for cell, number in _numbers(board).items():
             row, col = cell
             cell_name = f"{row + 1},{col + 1}"
-            if self._play.given[row][col]:
+            if self._given[row][col]:
                 continue
             if number and cell not in bad:
                 sentences.append(f"{number} at {cell_name}.")
@@ -378,7 +365,7 @@ class Sudoku(BoardEnv[SudokuConfig]):
         return " ".join(sentences)
 
     def drawn(self) -> str:
-        board, bad = self._play.board, self._bad
+        board, bad = self._board, self._bad
         side = range(len(board))
         marks = [[self._mark((row, col), bad) for col in side] for row in side]
         box = math.isqrt(len(board))
@@ -396,9 +383,9 @@ class Sudoku(BoardEnv[SudokuConfig]):
 
     def _mark(self, cell: Cell, bad: set[Cell]) -> str:
         row, col = cell
-        if self._play.given[row][col]:
-            return f"[{self._play.given[row][col]}]"
-        number = self._play.placed.get(cell)
+        if self._given[row][col]:
+            return f"[{self._given[row][col]}]"
+        number = self._placed.get(cell)
         if number is None:
             return " . "
         return f"*{number}*" if cell in bad else f" {number} "
