@@ -81,9 +81,6 @@ class Room:
     offered: tuple[Position, ...]
     """The cells to choose from, where the question asks for one."""
 
-    def place(self, thing: str) -> Position:
-        return dict(self.things)[thing]
-
 
 class Spatial(TaskEnv[SpatialConfig]):
     """A room seen in parts, and a question about the whole.
@@ -227,7 +224,8 @@ class Spatial(TaskEnv[SpatialConfig]):
 
     def _answer(self, heading: int | None = None) -> str:
         """The right answer, for a player who faces `heading` (as she does now by default)."""
-        room, asked = self._room, [self._room.place(thing) for thing in self._room.asked]
+        room, places = self._room, dict(self._room.things)
+        asked = [places[thing] for thing in room.asked]
         if room.question == "direction":
             down, right = _from(asked[1], asked[0])
             return _COMPASS[_eighth(-down, right)]

@@ -136,13 +136,12 @@ class Lean(TaskEnv[LeanConfig]):
         config = self._config
         self._theorems = read_theorems(config.data or str(MADE_THEOREMS), config.split)
         self._backend = _backend(config)
-        self._theorem = self._theorems[0]
-        self._tactics: tuple[str, ...] = ()
-        self._goals = ""
+        self.begin(0, 0)
 
     def begin(self, seed: int, noise_seed: int) -> None:
         self._theorem = self._theorems[drawn(seed, len(self._theorems))]
-        self._tactics, self._goals, self.is_solved = (), "", False
+        self._tactics: tuple[str, ...] = ()
+        self._goals, self.is_solved = "", False
 
     def step(self, action: str) -> StepResult:
         """See `TextEnv.step`.

@@ -241,10 +241,7 @@ class Rubiks(TaskEnv[RubiksConfig]):
         max_actions_per_turn=4,
         description="Turn a scrambled 2x2 cube until every face has one colour.",
     )
-
-    def __init__(self, config: RubiksConfig | None = None) -> None:
-        super().__init__(config)
-        self._first = self._state = SOLVED
+    _first = _state = SOLVED
 
     def begin(self, seed: int, noise_seed: int) -> None:
         self._first = self._state = scramble(self._config.depth, seed)
