@@ -296,7 +296,11 @@ class Sokoban(MoveEnv[SokobanConfig]):
 
     def move(self, move: str) -> StepResult:
         before, home_before = self._player, self._num_home
-        self._move(move)
+        to = shift(self._player, move)
+        if self._can_push(move):
+            self._boxes = tuple(shift(b, move) if b == to else b for b in self._boxes)
+        if self._is_floor(to) and to not in self._boxes:
+            self._player = to
         reward = MOVE_REWARD + BOX_REWARD * (self._num_home - home_before)
         if self.is_solved:
             reward += SOLVED_REWARD
@@ -344,14 +348,6 @@ class Sokoban(MoveEnv[SokobanConfig]):
         box = shift(self._player, move)
         beyond = shift(box, move)
         return box in self._boxes and self._is_floor(beyond) and beyond not in self._boxes
-
-    def _move(self, move: str) -> None:
-        to = shift(self._player, move)
-        if self._can_push(move):
-            self._boxes = tuple(shift(b, move) if b == to else b for b in self._boxes)
-            self._player = to
-        elif self._is_floor(to) and to not in self._boxes:
-            self._player = to
 
     def _is_floor(self, position: Position) -> bool:
         return position in self._level.maze.index

@@ -130,7 +130,8 @@ class WebShop(TaskEnv[WebShopConfig]):
         word, content = (match[1], match[2].strip()) if match is not None else ("", "")
         press = self._buttons().get(content) if word == "click" else None
         if word == "search" and self._place == "search" and content:
-            self._search(content)
+            self._query, self._results = content[:MAX_QUERY_CHARS], self._catalogue.search(content)
+            self._turn_to(1)
         elif press is not None:
             press()
         else:
@@ -231,10 +232,6 @@ class WebShop(TaskEnv[WebShopConfig]):
                 buttons[section] = partial(self._go_to, "section", section)
             buttons[BUY] = partial(self._buy, self._product)
         return buttons
-
-    def _search(self, query: str) -> None:
-        self._query, self._results = query[:MAX_QUERY_CHARS], self._catalogue.search(query)
-        self._turn_to(1)
 
     def _leave(self) -> None:
         self._query, self._results = "", ()

@@ -108,12 +108,8 @@ class ToolEnv(TaskEnv[C]):
         return replace(self.result(0.0, told, is_valid=False, is_effective=False), info={})
 
     @cached_property
-    def tools_by_name(self) -> Mapping[str, Tool]:
-        return {tool.name: tool for tool in self.tools()}
-
-    @cached_property
     def _validators(self) -> Mapping[str, Draft202012Validator]:
-        return {name: _validator(tool) for name, tool in self.tools_by_name.items()}
+        return {tool.name: _validator(tool) for tool in self.tools()}
 
 
 class CommandTools(ToolEnv[Any]):
@@ -178,7 +174,7 @@ class CommandTools(ToolEnv[Any]):
         word, _, content = command.removesuffix("]").partition("[")
         if word not in self.commands:
             return answer_action(content)
-        [field] = self.tools_by_name[word].parameters["properties"]
+        [field] = next(tool.parameters["properties"] for tool in self.tools() if tool.name == word)
         return call_action(word, {field: content})
 
 
