@@ -344,16 +344,18 @@ async def _in_thread(call: Callable[[], Any], limit_s: float) -> Any:
         TimeoutError: it took more than `limit_s` seconds; a call that hangs is left behind then.
     """
 
-    def work() -> Any:
+    def work() -> tuple[Any, Exception | None]:  # asyncio hands on not every error as it is
         try:
-            return call()
-        except BaseException as problem:
-            if isinstance(problem, Exception) and not isinstance(problem, StopIteration):
-                raise
-            # It would end the event loop, or never reach it.
-            raise RuntimeError(f"{type(problem).__name__}: {problem}") from None
+            return call(), None
+        except Exception as problem:  # noqa: BLE001 - raised again where it is waited for
+            return None, problem
+        except BaseException as problem:  # noqa: BLE001 - would end the event loop there
+            return None, RuntimeError(f"{type(problem).__name__}: {problem}")
 
-    return await asyncio.wait_for(asyncio.wrap_future(called_beside(work)), limit_s)
+    result, error = await asyncio.wait_for(asyncio.wrap_future(called_beside(work)), limit_s)
+    if error is not None:
+        raise error
+    return result
 
 
 def _unknown(name: str) -> RefusedError:
