@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import groupby
 from pathlib import Path
 from string import ascii_uppercase
 
@@ -141,16 +142,11 @@ def _read_file(path: str) -> tuple[Level, ...]:
 
 def _boards(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     """(line number, rows) of each run of board lines; comments and titles separate them."""
-    rows: list[str] = []
-    first = 0
-    for number, raw in enumerate([*lines, ""], start=1):
-        line = raw.rstrip()
-        if "#" in line and set(line) <= _XSB:
-            first = first if rows else number
-            rows.append(line)
-        elif rows:
-            yield first, rows
-            rows = []
+    numbered = enumerate((line.rstrip() for line in lines), start=1)
+    for is_board, run in groupby(numbered, lambda row: "#" in row[1] and set(row[1]) <= _XSB):
+        if is_board:
+            numbers, rows = zip(*run, strict=True)
+            yield numbers[0], list(rows)
 
 
 def parse_level(rows: list[str], where: str) -> Level:

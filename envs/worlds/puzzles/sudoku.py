@@ -32,16 +32,13 @@ def draw_board(side: int, empties: int, seed: int) -> tuple[Board, Board]:
     too early, another solution is taken; the emptiest board of some is returned then.
     """
     rng = np.random.default_rng(seed)
-    best: tuple[Board, Board] | None = None
+    tried: list[tuple[Board, Board]] = []
     for _ in range(_TRIES):
         solution = _shuffled(side, rng)
-        board = _emptied(solution, empties, rng)
-        if best is None or num_empty(board) > num_empty(best[0]):
-            best = (board, solution)
-        if num_empty(board) == empties:
+        tried.append((_emptied(solution, empties, rng), solution))
+        if num_empty(tried[-1][0]) == empties:
             break
-    assert best is not None
-    return best
+    return max(tried, key=lambda pair: num_empty(pair[0]))
 
 
 def num_empty(board: Board) -> int:

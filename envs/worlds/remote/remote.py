@@ -167,11 +167,8 @@ class Remote(TextEnv):
         return self._opened.num_tasks
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
-        seeds = {
-            "seed": check_seed("seed", seed),
-            "noise_seed": check_seed("noise_seed", noise_seed),
-        }
-        answer = self._begin("reset", Answer, **seeds)
+        seed, noise_seed = check_seed("seed", seed), check_seed("noise_seed", noise_seed)
+        answer = self._begin("reset", Answer, seed=seed, noise_seed=noise_seed)
         with self._reading("reset"):
             first = checked_opening(_observation(answer))
         self._latest = answer
