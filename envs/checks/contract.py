@@ -209,8 +209,12 @@ def check_prompt(subject: Subject) -> None:
 def _what_differs(actions: Sequence[str]) -> Iterator[str | None]:
     """Each action without the whole words that all begin and end with; None if nothing is left."""
     rows = [re.findall(r"\w+|[^\w\s]|\s+", action) for action in actions]
-    start = len(os.path.commonprefix(rows))
-    end = len(os.path.commonprefix([row[start:][::-1] for row in rows]))
+    shortest = min(map(len, rows))
+    start = end = 0
+    while start < shortest and len({row[start] for row in rows}) == 1:
+        start += 1
+    while end < shortest - start and len({row[-1 - end] for row in rows}) == 1:
+        end += 1
     for row in rows:
         yield "".join(row[start : len(row) - end]).strip() or None
 
