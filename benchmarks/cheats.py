@@ -270,7 +270,7 @@ def play(env_id: str, player: Player | None, tasks: int = TASKS) -> Outcome:
         for seed in range(tasks):
             first = stack.reset(seed, tasks + seed)  # an equal seed would draw equal numbers
             env = stack.env
-            game = Game(env, np.random.default_rng(seed), [first.text])
+            game = Game(env, np.random.default_rng(seed), [first.observation.text])
             while not game.results or game.results[-1].stop_reason is None:
                 plan = (env.solve() or [""]) if player is None else [player(game)]
                 game.actions += plan[:1]

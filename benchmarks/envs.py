@@ -30,6 +30,10 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
+
+from pools import begin
+
 from echoscope.envs import registry
 from echoscope.envs.base import TextEnv
 from echoscope.envs.checks.episodes import typical_actions
@@ -306,7 +310,7 @@ def played(
         [group], group_size=group_size, seed=0, split="train", make_turns=make_turns
     ) as pool:
         for step in range(2):
-            running = [slot.index for slot in pool.reset(step)]
+            running = [slot.index for slot in begin(pool, step)]
             num_steps, start = 0, time.perf_counter()
             while running:
                 results = {i: pool.step_one(i, [moves[i % 4]], True) for i in running}

@@ -24,6 +24,7 @@ import itertools
 import json
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,9 +33,11 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
 
 import torch
 from machine import describe_machine
+from pools import begin
 
 from echoscope import open_run
 from echoscope.core.config.loading import load_config
@@ -163,7 +166,7 @@ def prompts(recipe: str, num_steps: int, shape: Shape) -> list[str]:
     pool = EnvPool(config.envs.train, group_size=1, seed=config.seed, split=Split.TRAIN)
     out = []
     for step in range(1, num_steps + 1):
-        for slot in pool.reset(step):
+        for slot in begin(pool, step):
             conversation = Conversation(chat, config.context, slot.instructions)
             tokens = conversation.prompt(slot.observation.text).tokens
             out.append(chat.tokenizer.decode(tokens, skip_special_tokens=False))

@@ -105,14 +105,14 @@ def play(
 
     group = make_group(env_id, params, max_turns, max_actions_per_turn)
     most, stack = group.settings().max_actions_per_turn, turns_of(group)
-    observation = stack.reset(seed, noise_seed)
-    if (failure := stack.error) is not None:
-        raise EnvUnavailableError(f"{env_id} cannot start: {failure}")
-    typer.echo(stack.instructions())
-    for tool in stack.tools:
+    opening = stack.reset(seed, noise_seed)
+    if opening.error is not None:
+        raise EnvUnavailableError(f"{env_id} cannot start: {opening.error}")
+    typer.echo(opening.instructions)
+    for tool in opening.tools:
         arguments = json.dumps(tool.parameters.get("properties", {}))
         typer.echo(f"tool {tool.name}: {tool.description} {arguments}")
-    typer.echo(f"\n{observation.text}")
+    typer.echo(f"\n{opening.observation.text}")
     total, result = 0.0, None
     while result is None or result.stop_reason is None:
         line = _expert_line(stack, most) if expert else _read_line()

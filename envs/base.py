@@ -144,7 +144,7 @@ class EnvSpec:
     id: str
     config_type: type[Any]
     max_turns: int
-    max_actions_per_turn: int
+    max_actions_per_turn: int = 1
     description: str
     one_action: bool = False
     requires: tuple[str, ...] = ()
@@ -342,8 +342,6 @@ def checked_text(what: str, value: object) -> str:
 
 
 def _checked_number(what: str, value: object, *, must_be_finite: bool = False) -> float:
-    if type(value) is float and math.isfinite(value):
-        return value  # nearly always, and `Real` is slow to ask
     if isinstance(value, Real):
         try:
             number = float(value)
@@ -379,7 +377,9 @@ def hash_task(*parts: Any) -> str:
     >>> hash_task("lake", [4, 4], [[0, 1]]) == hash_task("lake", (4, 4), ((0, 1),))
     True
     """
-    text = _CANONICAL.encode(parts)
+    text = json.dumps(
+        parts, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_plain_number
+    )
     return hashlib.blake2b(text.encode("ascii"), digest_size=KEY_CHARS // 2).hexdigest()
 
 
@@ -388,11 +388,6 @@ def _plain_number(value: object) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"a task key is made of plain data, not of {type(value).__name__}")
-
-
-_CANONICAL = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), allow_nan=False, default=_plain_number
-)
 
 
 def is_task_key(value: object) -> bool:
@@ -426,8 +421,6 @@ def check_seed(name: str, value: SupportsIndex) -> int:
     Raises:
         EnvParamsError: it is none. A boolean is none.
     """
-    if type(value) is int and 0 <= value <= MAX_SEED:
-        return value  # nearly always, and a protocol is slow to ask
     if isinstance(value, SupportsIndex) and not isinstance(value, bool | np.bool_):
         try:
             seed = operator.index(value)

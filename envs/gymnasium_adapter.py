@@ -67,7 +67,7 @@ class FromGymnasiumConfig:
         )
 
 
-class FromGymnasium(TaskEnv):
+class FromGymnasium(TaskEnv[FromGymnasiumConfig]):
     """A Gymnasium world as a text world.
 
     Description:
@@ -103,21 +103,20 @@ class FromGymnasium(TaskEnv):
         max_actions_per_turn=4,
         description="Any Gymnasium world with discrete or text actions, such as toy-text.",
     )
-
-    _config: FromGymnasiumConfig
+    is_over = True
 
     def __init__(self, config: FromGymnasiumConfig | None = None) -> None:
         super().__init__(config)
         self._world = _make_world(self._config)
         self._names = _action_names(self._config, self._world)
-        self._has_ended, self._has_succeeded = True, False
+        self._has_succeeded = False
         self._state = Observation(text="")
         self._task_key = ""
 
     def begin(self, seed: int, noise_seed: int) -> None:
         value, _ = self._world.reset(seed=seed)
         self._world.unwrapped.np_random = np.random.Generator(np.random.PCG64(noise_seed))
-        self._has_ended, self._has_succeeded = False, False
+        self.is_over = self._has_succeeded = False
         first = self._shown(value)
         whole = first.text
         if words_of(value) is not None and hasattr(self._world.unwrapped, "hash"):
@@ -130,7 +129,7 @@ class FromGymnasium(TaskEnv):
             return self.refused(action)
         before = self._state
         value, reward, terminated, truncated, _ = self._world.step(number)
-        self._has_ended = bool(terminated or truncated)
+        self.is_over = bool(terminated or truncated)
         limit = self._config.success_reward
         self._has_succeeded = self._has_succeeded or (limit is not None and reward >= limit)
         return self.result(float(reward), self._shown(value), is_effective=self._state != before)
@@ -153,10 +152,6 @@ class FromGymnasium(TaskEnv):
         return self._config.success_reward is not None
 
     @property
-    def is_over(self) -> bool:
-        return self._has_ended
-
-    @property
     def is_solved(self) -> bool | None:
         return self._has_succeeded if self.reports_success else None
 
@@ -167,11 +162,8 @@ class FromGymnasium(TaskEnv):
         """What the wrapped world takes for an action; None if nothing."""
         if not self._names:
             return action if self._world.action_space.contains(action) else None
-        action_text = normalise(action)
-        for number, name in enumerate(self._names):
-            if normalise(name) == action_text:
-                return number
-        return None
+        names = [normalise(name) for name in self._names]
+        return names.index(normalise(action)) if normalise(action) in names else None
 
     def observe(self) -> Observation:
         return self._state

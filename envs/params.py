@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, InstanceOf, PydanticUserError, TypeAdapter, ValidationError
@@ -31,9 +31,7 @@ def build_config(env_id: str, config_type: type[Any], params: Mapping[str, Any])
                     f"{env_id} shows its observations in one format only: leave out the parameter "
                     "'observation'"
                 )
-            raise EnvParamsError(
-                f"{env_id} has no parameter {name!r}{did_you_mean(str(name), fields, most=3)}"
-            )
+            require_known(f"{env_id} has no parameter", name, fields)
         try:
             values[name] = _converted(value, fields[name].adapter)
         except ValidationError:
@@ -55,18 +53,12 @@ def described_parameters(config_type: type[Any]) -> dict[str, dict[str, Any]]:
     A parameter that is one of a few values also has them as `values`.
     """
     described: dict[str, dict[str, Any]] = {}
-    for field in dataclasses.fields(config_type):
-        if not field.init:
-            continue
-        hint = _fields(config_type)[field.name].hint  # type: ignore[arg-type]
-        facts: dict[str, Any] = {"type": describe_type(hint)}
-        if get_origin(hint) is Literal:
-            facts["values"] = list(get_args(hint))
-        if field.default is not dataclasses.MISSING:
-            facts["default"] = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            facts["default"] = field.default_factory()
-        described[field.name] = facts
+    for name, field in _fields(config_type).items():  # type: ignore[arg-type]
+        described[name] = {"type": describe_type(field.hint)}
+        if get_origin(field.hint) is Literal:
+            described[name]["values"] = list(get_args(field.hint))
+        if not field.is_required:
+            described[name]["default"] = field.default
     return described
 
 
@@ -74,6 +66,12 @@ def require(condition: bool, message: str) -> None:
     """Raise `EnvParamsError(message)` unless `condition`: for `__post_init__` of configs."""
     if not condition:
         raise EnvParamsError(message)
+
+
+def require_known(lacking: str, name: str, known: Collection[str]) -> None:
+    """Raise `EnvParamsError`, which begins with `lacking`, unless a name is known."""
+    if name not in known:
+        raise EnvParamsError(f"{lacking} {name!r}{did_you_mean(str(name), known, most=3)}")
 
 
 def require_within(config: Any, where: str = "", /, **bounds: tuple[float, float]) -> None:
@@ -111,7 +109,11 @@ _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 class _Field(NamedTuple):
     hint: Any
     adapter: TypeAdapter[Any]
-    is_required: bool
+    default: Any
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is dataclasses.MISSING
 
 
 @functools.lru_cache
@@ -122,7 +124,9 @@ def _fields(config_type: type[Any]) -> Mapping[str, _Field]:
         field.name: _Field(
             hints[field.name],
             _adapter(hints[field.name]),
-            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+            field.default
+            if field.default_factory is dataclasses.MISSING
+            else field.default_factory(),
         )
         for field in dataclasses.fields(config_type)
         if field.init

@@ -1,7 +1,7 @@
 """EnvPool: P groups x G siblings of environments (the papers' Environment State Manager).
 
 Every seed is a pure function of (seed, split, step, group, sibling), so a pool has no state to
-checkpoint: `reset(step)` of a new pool equals that of an old one. Evaluation and probe tasks do not
+checkpoint: a step of a new pool begins as that of an old one. Evaluation and probe tasks do not
 depend on the step. The two lowest bits of a seed name its split, so the seeds of two splits never
 meet; and a task that belongs to another split is drawn again, see `reserving.py`, so that the tasks
 do not meet either.
@@ -17,22 +17,21 @@ import numpy as np
 
 from . import registry
 from .base import (
-    EnvParamsError,
     EnvUnavailableError,
     Observation,
     SiblingMismatchError,
     Tool,
     shorten,
 )
+from .params import require
 from .reserving import MAX_DRAWS, TaskVariety, gave_up, may_play, variety_of
 from .settings import EnvGroup
 from .turns.runner import TurnRunner
-from .turns.turn import TurnEnv, TurnResult
+from .turns.turn import FAILED, Opening, TurnEnv, TurnResult
 
 SPLIT_CODES: Mapping[str, int] = {"train": 0, "eval": 1, "probe": 2}
 STREAM_CODES: Mapping[str, int] = {"tasks": 0, "noise": 1, "sampling": 2}
 """The random streams of a run: what is drawn in one changes nothing in another."""
-_WORD = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,21 +63,7 @@ class Leader:
     """The task of a group, and the siblings that have been started on it."""
 
     env_seed: int
-    seen: Mapping[int, Observation]
-
-
-def task_seed(seed: int, split: str, step: int, group_index: int, draw: int = 0) -> int:
-    """The 63-bit `env_seed` of a group; independent of `step` outside "train".
-
-    Args:
-        draw: how many tasks before this one belonged to another split.
-    """
-    return _env_seed(seed, split, "tasks", step, group_index, draw)
-
-
-def transition_seed(seed: int, split: str, step: int, group_index: int, sibling_index: int) -> int:
-    """The 63-bit `noise_seed` of one sibling; independent of `step` outside "train"."""
-    return _env_seed(seed, split, "noise", step, group_index, sibling_index)
+    seen: Mapping[int, Opening]
 
 
 def stream_word(seed: int, split: str, stream: str, *indices: int) -> int:
@@ -86,20 +71,22 @@ def stream_word(seed: int, split: str, stream: str, *indices: int) -> int:
 
     Args:
         stream: one of `STREAM_CODES`.
-        place: where in the stream, such as (step, group, sibling).
+        indices: where in the stream, such as (step, group, sibling).
     """
     key = (SPLIT_CODES[split], STREAM_CODES[stream], *indices)
-    if seed <= _WORD and max(indices) <= _WORD:  # as below, at half the time
-        words = np.fromiter((seed, 0, 0, 0, *key), np.uint32, 4 + len(key))
-        sequence = np.random.SeedSequence(words)
-    else:
-        sequence = np.random.SeedSequence(entropy=seed, spawn_key=key)
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=key)
     low, high = sequence.generate_state(2).tolist()
     return int(high << 32 | low)
 
 
-def _env_seed(seed: int, split: str, stream: str, step: int, group: int, sibling: int) -> int:
-    word = stream_word(seed, split, stream, step if split == "train" else 0, group, sibling)
+def episode_seed(seed: int, split: str, stream: str, step: int, group: int, number: int) -> int:
+    """A 63-bit seed of an environment; independent of `step` outside "train".
+
+    Args:
+        stream: "tasks" for the `env_seed` of a group, or "noise" for the `noise_seed` of a sibling.
+        number: of tasks drawn before that belonged to another split, or of the sibling.
+    """
+    word = stream_word(seed, split, stream, step if split == "train" else 0, group, number)
     return (word >> 3) << 2 | SPLIT_CODES[split]
 
 
@@ -110,10 +97,10 @@ class EnvPool:
     environment or a bad parameter, `EnvUnavailableError` if no episode of a tag can start, and
     `SiblingMismatchError` if siblings see different first observations.
 
-    `reset` starts all episodes. Whoever starts each at its own pace calls `check_step`, then for
-    each group `lead`, `follow` for the siblings that it has not started, `slot` for each and
-    `check_group`, and last `check_started`; then `step_one`. Calls of different groups, and after
-    `lead` of different slots, may run in different threads.
+    Whoever starts the episodes of a step calls `check_step`, then for each group `lead`, `follow`
+    for the siblings that it has not started, `slot` for each and `check_group`, and last
+    `check_started`; then `step_one`. Calls of different groups, and after `lead` of different
+    slots, may run in different threads.
 
     Args:
         make_turns: builds the turns of an entry; `turns_of` if None.
@@ -134,17 +121,15 @@ class EnvPool:
         first_sibling: int = 0,
         varieties: Sequence[TaskVariety] = (),
     ) -> None:
-        if not groups:
-            raise EnvParamsError("a pool needs at least one environment group")
-        if group_size < 1:
-            raise EnvParamsError(f"group_size is {group_size}, but must be at least 1")
-        if split not in SPLIT_CODES:
-            raise EnvParamsError(f"split is {split!r}, but must be one of {sorted(SPLIT_CODES)}")
-        if seed < 0:
-            raise EnvParamsError(f"seed is {seed}, but must not be negative")
-        self._seed, self._split, self._group_size = seed, split, group_size
+        require(len(groups) > 0, "a pool needs at least one environment group")
+        require(group_size >= 1, f"group_size is {group_size}, but must be at least 1")
+        splits = sorted(SPLIT_CODES)
+        require(split in splits, f"split is {split!r}, but must be one of {splits}")
+        require(seed >= 0, f"seed is {seed}, but must not be negative")
+        self._seed, self._split, self.group_size = seed, split, group_size
         self._first_group, self._first_sibling = first_group, first_sibling
         self._groups = [group for group in groups for _ in range(group.groups)]
+        self.num_groups = len(self._groups)
         self._entries = list(groups)
         self._are_one_action = [group.is_one_action for group in groups]
         self._makers: list[Callable[[], TurnEnv]] = [
@@ -165,18 +150,8 @@ class EnvPool:
         self._fixed_seeds: dict[int, int] = {}
         self._is_abandoned = False
 
-    @property
-    def num_groups(self) -> int:
-        """P."""
-        return len(self._groups)
-
-    @property
-    def group_size(self) -> int:
-        """G."""
-        return self._group_size
-
     def share(self, counts: Sequence[int]) -> None:
-        """Give entry k `counts[k]` groups from the next reset on, in the order of the entries.
+        """Give entry k `counts[k]` groups from the next step on, in the order of the entries.
 
         Raises:
             ValueError: not one count of at least 1 for each entry, or another sum than P.
@@ -193,7 +168,7 @@ class EnvPool:
         for p, (old, new) in enumerate(zip(self._kinds, kinds, strict=True)):
             if old == new:
                 continue
-            for slot in range(p * self._group_size, (p + 1) * self._group_size):
+            for slot in range(p * self.group_size, (p + 1) * self.group_size):
                 self._resting[slot, old] = self._stacks[slot]
                 rested = self._resting.pop((slot, new), None)
                 self._stacks[slot] = self._makers[new]() if rested is None else rested
@@ -201,34 +176,18 @@ class EnvPool:
         self._kinds = kinds
         self._groups = [self._entries[kind] for kind in kinds]
 
-    def reset(self, step: int, draw_round: int = 0) -> list[Slot]:
-        """Start P * G episodes of training step `step`, in slot order.
+    def check_step(self, step: int, draw_round: int = 0) -> int:
+        """The number of the first group of this round of a step, whose episodes may now begin.
 
         Args:
             draw_round: 0, or how often the step has been asked for other tasks; of "train" only.
-        """
-        first_group = self.check_step(step, draw_round)
-        slots = []
-        for p in range(self.num_groups):
-            leader = self.lead(step, p, first_group)
-            for index in range(p * self._group_size, (p + 1) * self._group_size):
-                seen = leader.seen.get(index) or self.follow(index, leader)
-                slots.append(self.slot(index, leader, seen, first_group))
-        self.check_started(slots)
-        for p in range(self.num_groups):
-            self.check_group(slots[p * self._group_size : (p + 1) * self._group_size])
-        return slots
-
-    def check_step(self, step: int, draw_round: int = 0) -> int:
-        """The number of the first group of this round of a step, whose episodes may now begin.
 
         Raises:
             EnvParamsError: no such step or round.
         """
-        if step < 0:
-            raise EnvParamsError(f"step is {step}, but must not be negative")
-        if draw_round and self._split != "train":
-            raise EnvParamsError(f"the tasks of {self._split!r} are fixed: there is one round")
+        require(step >= 0, f"step is {step}, but must not be negative")
+        is_first = draw_round == 0 or self._split == "train"
+        require(is_first, f"the tasks of {self._split!r} are fixed: there is one round")
         self.varieties()
         return self._first_group + draw_round * len(self._groups)
 
@@ -259,15 +218,10 @@ class EnvPool:
     def varieties(self) -> list[tuple[str, TaskVariety]]:
         """(tag, how many different tasks it draws) of each environment group; found out once."""
         if not self._varieties:
-            firsts = [self._kinds.index(kind) * self._group_size for kind in sorted({*self._kinds})]
+            firsts = [self._kinds.index(kind) * self.group_size for kind in sorted({*self._kinds})]
             self._varieties = [variety_of(self._stacks[index]) for index in firsts]
         tags = [entry.name for entry in self._entries]
         return list(zip(tags, self._varieties, strict=True))
-
-    def _noise_seed(self, step: int, index: int, first_group: int) -> int:
-        p, g = divmod(index, self._group_size)
-        sibling = self._first_sibling + g
-        return transition_seed(self._seed, self._split, step, first_group + p, sibling)
 
     def lead(self, step: int, p: int, first_group: int) -> Leader:
         """Draw the task of group p, and start one sibling on it, or more where some cannot start.
@@ -275,20 +229,21 @@ class EnvPool:
         The first sibling that starts tells whether the split may play the task. One that cannot
         start keeps its place, as a failed episode; if none can, the whole group has failed.
         """
-        slots = range(p * self._group_size, (p + 1) * self._group_size)
+        slots = range(p * self.group_size, (p + 1) * self.group_size)
         is_fixed = self._split != "train"
         is_reserving = self.varieties()[self._kinds[p]][1].is_enough
-        for slot in slots:
-            self._noise_seeds[slot] = self._noise_seed(step, slot, first_group)
+        for sibling, slot in enumerate(slots, start=self._first_sibling):
+            self._noise_seeds[slot] = episode_seed(
+                self._seed, self._split, "noise", step, first_group + p, sibling
+            )
         for draw in range(MAX_DRAWS):
-            drawn = task_seed(self._seed, self._split, step, first_group + p, draw)
+            drawn = episode_seed(self._seed, self._split, "tasks", step, first_group + p, draw)
             env_seed = self._fixed_seeds.get(p, drawn)
-            seen: dict[int, Observation] = {}
+            seen: dict[int, Opening] = {}
             key = None
             for slot in slots:
                 seen[slot] = self._stacks[slot].reset(env_seed, self._noise_seeds[slot])
-                key = self._stacks[slot].task_key
-                if key is not None:
+                if (key := seen[slot].task_key) is not None:
                     break
             if key is None or not is_reserving or may_play(self._split, key):
                 if is_fixed and key is not None:
@@ -296,28 +251,27 @@ class EnvPool:
                 return Leader(env_seed=env_seed, seen=seen)
         raise gave_up(self._groups[p].name, self._split)
 
-    def follow(self, index: int, leader: Leader) -> Observation:
+    def follow(self, index: int, leader: Leader) -> Opening:
         """Start a sibling on the task of its group."""
         return self._stacks[index].reset(leader.env_seed, self._noise_seeds[index])
 
-    def slot(self, index: int, leader: Leader, observation: Observation, first_group: int) -> Slot:
+    def slot(self, index: int, leader: Leader, opening: Opening, first_group: int) -> Slot:
         """The episode that has begun in a slot."""
-        p, g = divmod(index, self._group_size)
-        world = self._stacks[index]
+        p, g = divmod(index, self.group_size)
         self._is_running[index] = True
         return Slot(
             index=index,
-            episode_index=first_group * self._group_size + index,
+            episode_index=first_group * self.group_size + index,
             group_index=first_group + p,
             sibling_index=self._first_sibling + g,
             env_id=self._groups[p].env,
             tag=self._groups[p].name,
             env_seed=leader.env_seed,
             noise_seed=self._noise_seeds[index],
-            task_key=world.task_key,
-            observation=observation,
-            instructions="" if world.error is not None else self._stacks[index].instructions(),
-            tools=world.tools,
+            task_key=opening.task_key,
+            observation=opening.observation,
+            instructions=opening.instructions,
+            tools=opening.tools,
             is_one_action=self._are_one_action[self._kinds[p]],
         )
 
@@ -330,7 +284,7 @@ class EnvPool:
         for tag in dict.fromkeys(slot.tag for slot in slots):
             of_tag = [slot for slot in slots if slot.tag == tag]
             if all(slot.task_key is None for slot in of_tag):
-                error = self._stacks[of_tag[0].index].error
+                error = of_tag[0].observation.text.removeprefix(FAILED)
                 raise EnvUnavailableError(f"no episode of {tag!r} could start: {error}")
 
     def check_group(self, slots: Sequence[Slot]) -> None:

@@ -190,9 +190,6 @@ def maker(env_id: str, **params: Any) -> Callable[[], TextEnv]:
             raise EnvParamsError(f"{env_id} has its name already: leave out the parameter 'name'")
         params["name"] = env_id.partition(":")[2]
     config = _built(env_id, partial(build_config, env_id, world.spec.config_type, params))
-    is_frozen = getattr(getattr(config, "__dataclass_params__", None), "frozen", False)
-    if is_frozen:  # no world can change it
-        return lambda: _built(env_id, lambda: world(config))
     return lambda: _built(env_id, lambda: world(copy(config)))
 
 

@@ -62,12 +62,9 @@ def variety_of(world: TurnEnv) -> TaskVariety:
     declared = world.num_tasks
     if declared is not None:
         return TaskVariety(num_tasks=declared)
-    drawn = []
-    for seed in SURVEY_SEEDS:
-        world.reset(seed, 0)
-        if world.task_key is not None:
-            drawn.append(world.task_key)
-    equal, pairs = equal_pairs(Counter(drawn).values())
+    drawn = Counter(world.reset(seed, 0).task_key for seed in SURVEY_SEEDS)
+    del drawn[None]  # of those that could not start
+    equal, pairs = equal_pairs(drawn.values())
     if not pairs:
         return TaskVariety(num_tasks=0)
     return TaskVariety(num_tasks=round(pairs / equal) if equal else None)

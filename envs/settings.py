@@ -45,7 +45,6 @@ class EnvGroup(BaseModel):
 
     @property
     def name(self) -> str:
-        """Its name in metrics."""
         return self.tag or self.env
 
     @property

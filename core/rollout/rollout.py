@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from echoscope.envs.base import Observation
 from echoscope.envs.pool import EnvPool, Leader, Slot
-from echoscope.envs.turns.turn import TurnResult
+from echoscope.envs.turns.turn import Opening, TurnResult
 from echoscope.envs.workers.threads import WorkerThreads
 from echoscope.store.records import (
     FinishReason,
@@ -333,7 +332,7 @@ class Collection:
         """In a worker: start a sibling."""
         return self._slot(index, leader, self.pool.follow(index, leader))
 
-    def _slot(self, index: int, leader: Leader, seen: Observation) -> Slot:
+    def _slot(self, index: int, leader: Leader, seen: Opening) -> Slot:
         return self.pool.slot(index, leader, seen, self._first_group)
 
     def _led(self, p: int, led: tuple[Leader, list[Slot]]) -> None:

@@ -22,6 +22,7 @@ from echoscope.envs.pool import turns_of
 from echoscope.envs.reserving import MAX_DRAWS, gave_up, may_play, variety_of
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.runner import TurnRunner
+from echoscope.envs.turns.turn import Opening
 from echoscope.store.records import FloatArray, IntArray, read_only
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN
 from echoscope.text.tool_calls import (
@@ -186,13 +187,14 @@ def _episode(
     *,
     is_reserving: bool,
 ) -> Demonstration:
-    env_seed, noise_seed, observation = _start(group, world, rng, is_reserving=is_reserving)
+    env_seed, noise_seed, opening = _start(group, world, rng, is_reserving=is_reserving)
+    observation = opening.observation
     env = world.env
     if env.solve() is None:
         raise SftError(f"{group.env} has no scripted expert, or one that fails on {group.params}")
     has_tools = bool(env.tools())
     messages = [DemoMessage(role="system", content=context.system)] if context.system else []
-    instructions = world.instructions() if context.instructions else ""
+    instructions = opening.instructions if context.instructions else ""
     head = f"{instructions}\n\n" if instructions else ""
     messages_now = messages_shown(
         context, observation, None, tools=has_tools, is_one_action=group.is_one_action
@@ -241,16 +243,16 @@ def _reply(context: ContextConfig, reasoning: str, action: str, *, train: bool) 
 
 def _start(
     group: EnvGroup, world: TurnRunner, rng: np.random.Generator, *, is_reserving: bool
-) -> tuple[int, int, Observation]:
-    """(env_seed, noise_seed, first observation) of a task that is not reserved for evaluation."""
+) -> tuple[int, int, Opening]:
+    """(env_seed, noise_seed, how it begins) of a task that is not reserved for evaluation."""
     for _ in range(MAX_DRAWS):
         env_seed, noise_seed = (
             int(draw) << 2 | DEMONSTRATION_SEED_CODE for draw in rng.integers(2**60, size=2)
         )
-        observation = world.reset(env_seed, noise_seed)
-        key = world.task_key
+        opening = world.reset(env_seed, noise_seed)
+        key = opening.task_key
         if key is None or not is_reserving or may_play("train", key):
-            return env_seed, noise_seed, observation
+            return env_seed, noise_seed, opening
     raise gave_up(group.name, "train")
 
 

@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 
 from echoscope.store.log.remote.pulling import EVERY_S, RemoteRoot
 from echoscope.store.query import sql_process
-from echoscope.text.network import is_loopback
+from echoscope.text.network import host_in_url, is_loopback, listening
 
 from ..charts.theme import ACCENT, ACCENT_ON_DARK, SERIES
 from ..data import verdict_cache
@@ -47,7 +47,6 @@ SWITCH_S = 0.0005
 own 5 ms each of them would wait so long for whatever else is being read."""
 NUM_FIRST = 200
 """Runs that are read at the start; whoever needs all of them reads the others."""
-_BACKLOG = 128
 _OF_PAGES = (
     "page.evaluation_box",
     "page.metric_sections",
@@ -151,23 +150,13 @@ def open_port(address: str, port: int, *, is_exact: bool) -> socket.socket:
     Raises:
         PortError: no port could be opened.
     """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     last = port if is_exact or port == 0 else port + PORTS_TRIED
     for candidate in range(port, min(last, 65_535) + 1):
-        # Named, or asyncio does not know it for TCP and leaves Nagle's delay on: 40 ms an answer.
-        opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            opened.bind((address, candidate))
-            opened.listen(_BACKLOG)
+            return listening(address, candidate)
         except OSError as error:
-            opened.close()
-            why = error.strerror or str(error)
             if candidate == last:
-                raise PortError(f"cannot listen on {address} port {candidate}: {why}") from error
-            continue
-        opened.setblocking(False)
-        return opened
+                raise PortError(str(error)) from error
     raise PortError(f"{port} is no port; one lies between 0 and 65535")
 
 
@@ -200,7 +189,8 @@ def serve(
         token = new_token() if has_token and not password else ""
         policy = Policy(address=address, port=actual, password=password, token=token)
         app = make_app(settings, policy)
-        where = Listening(url=f"http://{_host_in_url(address)}:{actual}", token=token)
+        host = host_in_url("127.0.0.1" if address == "localhost" else address)
+        where = Listening(url=f"http://{host}:{actual}", token=token)
         os.nice(NICENESS)
         sys.setswitchinterval(SWITCH_S)
         is_far = not is_loopback(address)
@@ -232,14 +222,6 @@ def _follow(remote: RemoteRoot) -> None:
     while True:
         time.sleep(EVERY_S)
         remote.follow()
-
-
-def _host_in_url(address: str) -> str:
-    if address in ("0.0.0.0", "::"):
-        return socket.gethostname()
-    if address == "localhost":
-        return "127.0.0.1"
-    return f"[{address}]" if ":" in address else address
 
 
 async def _serve(

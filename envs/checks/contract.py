@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -40,7 +41,6 @@ from .episodes import (
     digest_main,
     plan,
     play,
-    seen,
     steps_after_the_end,
     typical_actions,
 )
@@ -150,7 +150,7 @@ def _is_noisy(env: TextEnv, seed: int) -> bool:
 
 def _episode(
     env: TextEnv, seed: int, as_in: int | None = None, *, noise_seed: int = 0, number: int = 0
-) -> list[Any]:
+) -> list[Observation | StepResult]:
     """An episode with the actions of a plan that is made for it, or for another task."""
     env.reset(seed if as_in is None else as_in, 0)
     return play(env, seed, noise_seed, plan(env, number))
@@ -305,7 +305,7 @@ def _check_seeds(subject: Subject) -> None:
     firsts = []
     for seed in SEEDS:
         first = env.reset(seed, 0)
-        firsts.append(seen(first))
+        firsts.append(first)
         for noise_seed in (1, 2**62):
             expect(
                 other.reset(seed, noise_seed) == first,
@@ -400,7 +400,7 @@ def _check_hostile(subject: Subject) -> None:
         for action in actions:
             named = shorten(action)
             try:
-                result = call_within(partial(env.step, action), HOSTILE_S, "the action")
+                result = call_within(partial(env.step, action), HOSTILE_S)
             except ActionTimeoutError:
                 raise CheckFailure(
                     f"the action {named!r} of {len(action)} characters took more than "
@@ -450,9 +450,9 @@ def _check_invalid(subject: Subject) -> None:
             )
 
 
-def _outcome(step: list[Any]) -> list[Any]:
+def _outcome(step: Observation | StepResult) -> Observation | StepResult:
     """What a step gave, without its `info`, which may count actions."""
-    return step[:-1] if len(step) > 1 else step
+    return replace(step, info={}) if isinstance(step, StepResult) else step
 
 
 def _check_success(subject: Subject) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import textwrap
 
 import numpy as np
@@ -88,10 +89,7 @@ def _yaml(value: object) -> str:
     """As one writes it in a run file."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(_yaml, value))}]"
-    spelled: dict[object, str] = {None: "null", "": '""'}
-    if value is None or value == "":
-        return spelled[value]
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return json.dumps(value) if value in (None, "", True, False) else str(value)
 
 
 def example(env_id: str) -> str:
@@ -115,9 +113,10 @@ def episode(env_id: str) -> str:
     most = group.settings().max_actions_per_turn
     try:
         for noise_seed in range(NOISE_SEEDS):
-            lines, total = [_cut(stack.reset(0, noise_seed).text)], 0.0
-            if error := stack.error:
-                raise EnvError(error)
+            opening = stack.reset(0, noise_seed)
+            if opening.error:
+                raise EnvError(opening.error)
+            lines, total = [_cut(opening.observation.text)], 0.0
             env = stack.env
             has_expert = env.solve() is not None
             while True:

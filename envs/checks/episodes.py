@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -97,27 +97,18 @@ def play(
     noise_seed: int,
     actions: Sequence[str],
     before_each: Callable[[int], None] = lambda number: None,
-) -> list[Any]:
-    """One episode as plain data: the first observation and the results up to termination.
+) -> list[Observation | StepResult]:
+    """One episode: the first observation and the results up to termination.
 
     Args:
         before_each: called with the number of each action, counted from 0, before it is played.
     """
-    out: list[Any] = [[seen(env.reset(seed, noise_seed))]]
+    out: list[Observation | StepResult] = [env.reset(seed, noise_seed)]
     for number, action in enumerate(actions):
         before_each(number)
         result = env.step(action)
-        out.append(
-            [
-                seen(result.observation),
-                result.reward,
-                result.terminated,
-                result.success,
-                result.is_valid,
-                result.is_effective,
-                sorted(result.info.items()),
-            ]
-        )
+        # The order of `info` is nobody's business, but would change a digest.
+        out.append(replace(result, info=dict(sorted(result.info.items()))))
         if result.terminated:
             break
     return out
@@ -144,17 +135,6 @@ def steps_after_the_end(env: TextEnv, seed: int) -> list[tuple[str, StepResult]]
             if env.step(action).terminated:
                 return [(late, env.step(late)) for late in dict.fromkeys([*JUNK, *sensible])]
     return []
-
-
-def seen(observation: Observation) -> tuple[Any, ...]:
-    """An observation as plain data; its picture by a hash."""
-    picture = observation.image
-    return (
-        observation.text,
-        observation.frame,
-        tuple((message.role, message.name, message.content) for message in observation.messages),
-        None if picture is None else hashlib.sha256(picture).hexdigest(),
-    )
 
 
 def digest(env: TextEnv) -> str:

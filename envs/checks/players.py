@@ -47,7 +47,6 @@ class PlayerScore:
 
     @property
     def success(self) -> float:
-        """The share of tasks."""
         return self.num_solved / self.num_tried
 
 
@@ -67,9 +66,10 @@ def score(group: EnvGroup, player: Player, seeds: Iterable[int]) -> PlayerScore:
     returns, num_solved = [], 0
     try:
         for seed in seeds:
-            text, total, result = stack.reset(seed, noise_seed_of(seed)).text, 0.0, None
-            if (error := stack.error) is not None:
-                raise EnvUnavailableError(f"{group.env}, seed {seed}: {error}")
+            opening = stack.reset(seed, noise_seed_of(seed))
+            if opening.error is not None:
+                raise EnvUnavailableError(f"{group.env}, seed {seed}: {opening.error}")
+            text, total, result = opening.observation.text, 0.0, None
             rng = np.random.default_rng(seed)
             while result is None or result.stop_reason is None:
                 actions = player(stack.env, text, rng)
@@ -95,8 +95,7 @@ def has_expert(group: EnvGroup) -> bool:
     """
     stack = turns_of(group)
     try:
-        stack.reset(0, 0)
-        return stack.error is None and stack.env.solve() is not None
+        return stack.reset(0, 0).error is None and stack.env.solve() is not None
     except Exception:  # noqa: BLE001 - an expert that raises demonstrates nothing
         return False
     finally:

@@ -28,7 +28,6 @@ class Subject:
     """What the players earn, by name; played when first asked for."""
 
     def make(self) -> TextEnv:
-        """A fresh instance."""
         return registry.make(self.group.env, **self.group.params)
 
 

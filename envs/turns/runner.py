@@ -28,7 +28,15 @@ from ..base import (
     prefixed,
     shorten,
 )
-from .turn import FAILED, TurnEnv, TurnResult, TurnSettings, failed_turn
+from .turn import (
+    Opening,
+    StopReason,
+    TurnEnv,
+    TurnResult,
+    TurnSettings,
+    failed_opening,
+    failed_turn,
+)
 
 
 class TurnRunner(TurnEnv):
@@ -43,66 +51,48 @@ class TurnRunner(TurnEnv):
 
     def __init__(self, build: Callable[[], TextEnv], settings: TurnSettings) -> None:
         self._build = build
-        self._env = build()
+        self.env = build()
+        """The world itself, for experts and viewers, too."""
         self._settings = settings
         self._num_turns = self._num_actions = 0
         self._state = Observation(text="")
         self._is_broken = False
         self._error: str | None = None
-        self._task_key: str | None = None
-        self._instructions: str | None = None
-        self._tools = _tools_of(self._env)
-
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        return self._tools
-
-    @property
-    def env(self) -> TextEnv:
-        """The world itself, for experts and viewers."""
-        return self._env
-
-    @property
-    def error(self) -> str | None:
-        return self._error
-
-    @property
-    def task_key(self) -> str | None:
-        return self._task_key
+        self._tools = _tools_of(self.env)
 
     @property
     def num_tasks(self) -> int | None:
         try:
-            declared = self._env.num_tasks
+            declared = self.env.num_tasks
         except (Exception, SystemExit) as error:
-            raise EnvParamsError(
-                f"{self._env.spec.id}: num_tasks raised {_named(error)}"
-            ) from error
+            raise EnvParamsError(f"{self.env.spec.id}: num_tasks raised {_named(error)}") from error
         if declared is not None and (type(declared) is not int or declared < 1):
             raise EnvParamsError(
-                f"{self._env.spec.id}: num_tasks is {shorten(repr(declared))}, but must be a "
+                f"{self.env.spec.id}: num_tasks is {shorten(repr(declared))}, but must be a "
                 "positive integer or None"
             )
         return declared
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        """Start an episode. A world that cannot start says so, and ends at its first turn."""
-        self._error = self._task_key = self._instructions = None
+    def reset(self, seed: int, noise_seed: int) -> Opening:
+        self._error = None
         self._num_turns = self._num_actions = 0
         try:
             if self._is_broken:
-                self._env, self._is_broken = self._build(), False
-            self._state = checked_opening(self._env.reset(seed, noise_seed))
-            self._task_key = _task_key(self._env, self._state)
-            self._instructions = checked_text("instructions()", self._env.instructions())
+                self.env, self._is_broken = self._build(), False
+            first = checked_opening(self.env.reset(seed, noise_seed))
+            opening = Opening(
+                observation=first,
+                task_key=_task_key(self.env, first),
+                instructions=self._instructions(),
+                tools=self._tools,
+            )
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a world's failure is data
-            self._fail(error)
-            self._task_key = None
-            self._state = Observation(text=f"{FAILED}{self._error}")
+            opening = failed_opening(self._fail(error), self._tools)
         except BaseException:
             self._is_broken = True
             raise
-        return self._state
+        self._state = opening.observation
+        return opening
 
     def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
         settings = self._settings
@@ -113,11 +103,9 @@ class TurnRunner(TurnEnv):
         self._num_actions += len(result.actions)
         penalty = 0.0 if result.is_valid else settings.format_penalty
         stop_reason = result.stop_reason or self._limit_reached()
-        if (penalty, stop_reason) == (result.format_penalty, result.stop_reason):
-            return result
         return replace(result, format_penalty=penalty, stop_reason=stop_reason)
 
-    def _limit_reached(self) -> str | None:
+    def _limit_reached(self) -> StopReason | None:
         most = self._settings.max_actions
         if most is not None and self._num_actions >= most:
             return "max_actions"
@@ -134,7 +122,7 @@ class TurnRunner(TurnEnv):
         try:
             for action in actions[:most]:
                 spelled = self._spell(action)
-                result = checked_result(self._env.step(spelled))
+                result = checked_result(self.env.step(spelled))
                 reward += result.reward
                 answers.append(result.observation)
                 if result.is_valid:
@@ -154,12 +142,14 @@ class TurnRunner(TurnEnv):
             else:
                 has_actions = any(action.strip() for action in actions)
                 notices = [] if bad is None else [self._notice(bad, has_actions=has_actions)]
-                observation = checked_feedback(self._next_observation(notices, has_dropped))
+                notices += self._dropped(has_dropped)
+                state = self._state
+                observation = prefixed(" ".join(notices), state) if notices else state
+                checked_feedback(observation)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - see reset
-            self._fail(error)
             return failed_turn(
                 self._state,
-                self._error,
+                self._fail(error),
                 actions=tuple(executed),
                 reward=reward,
                 is_valid=is_well_formed and bad is None,
@@ -181,10 +171,9 @@ class TurnRunner(TurnEnv):
             answers=tuple(answer.text for answer in answers) if self._tools else (),
         )
 
-    def instructions(self) -> str:
-        settings, text = self._settings, self._instructions
-        if text is None:
-            text = self._env.instructions()
+    def _instructions(self) -> str:
+        settings = self._settings
+        text = checked_text("instructions()", self.env.instructions())
         if settings.max_actions is not None:
             text += f" At most {counted(settings.max_actions, 'action')} in all."
         per_turn = counted(settings.max_actions_per_turn, "action")
@@ -196,16 +185,16 @@ class TurnRunner(TurnEnv):
         if self._is_broken:
             return
         try:
-            self._env.close()
+            self.env.close()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the run is over, and saved
             warnings.warn(
-                f"{self._env.spec.id}: close() raised {_named(error)}", RuntimeWarning, stacklevel=2
+                f"{self.env.spec.id}: close() raised {_named(error)}", RuntimeWarning, stacklevel=2
             )
 
     def _spell(self, action: str) -> str:
         """The environment's own spelling of a legal action; any other text as it is."""
         action_text = normalise(action)
-        for legal in self._env.legal_actions():
+        for legal in self.env.legal_actions():
             if normalise(legal) == action_text:
                 return legal
         return action
@@ -215,14 +204,10 @@ class TurnRunner(TurnEnv):
 
         A world's own notice about a reply without an action stays as it is.
         """
-        notice = self._env.invalid_notice(bad)
+        notice = self.env.invalid_notice(bad)
         if has_actions and not bad:
             return notice.replace(NO_ACTION_NOTICE, WRONG_FORMAT_NOTICE)
         return notice
-
-    def _next_observation(self, notices: list[str], has_dropped: bool) -> Observation:
-        notices = [*notices, *self._dropped(has_dropped)]
-        return prefixed(" ".join(notices), self._state) if notices else self._state
 
     def _dropped(self, has_dropped: bool) -> list[str]:
         """What is said of actions beyond the most of a turn."""
@@ -236,7 +221,7 @@ class TurnRunner(TurnEnv):
             for answer in answers
             for message in answer.messages or (Message(role="user", content=answer.text),)
         ]
-        notices = [] if answers else [self._env.invalid_notice("")]
+        notices = [] if answers else [self.env.invalid_notice("")]
         notices += self._dropped(has_dropped)
         by_user = [message.content for message in messages if message.role != "tool"] + notices
         results = [message for message in messages if message.role == "tool"]
@@ -252,11 +237,11 @@ class TurnRunner(TurnEnv):
     def _success(self, result: StepResult | None) -> bool | None:
         if result is not None and result.success is not None:
             return bool(result.success)
-        return False if self._env.reports_success else None
+        return False if self.env.reports_success else None
 
-    def _fail(self, error: BaseException) -> None:
-        self._is_broken = True
-        self._error = _named(error)
+    def _fail(self, error: BaseException) -> str:
+        self._is_broken, self._error = True, _named(error)
+        return self._error
 
 
 def _tools_of(env: TextEnv) -> tuple[Tool, ...]:

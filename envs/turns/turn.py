@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from ..base import Observation, Tool
 
 FAILED = "Environment error: "
 """How an observation begins that says what failed."""
-STOP_REASONS = frozenset({"terminated", "max_turns", "max_actions", "env_error", "timeout"})
+StopReason = Literal["terminated", "max_turns", "max_actions", "env_error", "timeout"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,29 +35,39 @@ class TurnResult:
     is_valid: bool
     is_effective: bool
     terminated: bool
-    stop_reason: str | None
+    stop_reason: StopReason | None
     success: bool | None
     info: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
     answers: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        if self.stop_reason is not None and self.stop_reason not in STOP_REASONS:
-            raise ValueError(
-                f"stop_reason is {self.stop_reason!r}, but must be one of {sorted(STOP_REASONS)}"
-            )
-        if self.terminated != (self.stop_reason == "terminated") or self.format_penalty > 0:
-            raise ValueError(
-                f"terminated={self.terminated} does not go with stop_reason={self.stop_reason!r}, "
-                f"or format_penalty={self.format_penalty} is positive"
-            )
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How an episode begins, in a form that crosses processes.
+
+    `instructions` are the rules and the limits, and `tools` what the policy may call. `task_key`
+    names the task; a world without keys of its own is named by its first observation. Where the
+    world could not start, `task_key` is None and `error` says what failed.
+    """
+
+    observation: Observation
+    instructions: str = ""
+    tools: tuple[Tool, ...] = ()
+    task_key: str | None = None
+    error: str | None = None
+
+
+def failed_opening(error: str, tools: tuple[Tool, ...] = ()) -> Opening:
+    """The beginning of an episode whose world could not start."""
+    return Opening(observation=Observation(text=f"{FAILED}{error}"), tools=tools, error=error)
 
 
 def failed_turn(
     seen: Observation,
     error: str | None,
     *,
-    stop_reason: str = "env_error",
+    stop_reason: StopReason = "env_error",
     actions: tuple[str, ...] = (),
     reward: float = 0.0,
     is_valid: bool,
@@ -95,38 +106,16 @@ class TurnEnv(ABC):
     """A world seen turn by turn."""
 
     @abstractmethod
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        """Start an episode and return what the first prompt shows."""
+    def reset(self, seed: int, noise_seed: int) -> Opening:
+        """Start an episode. A world that cannot start says so, and ends at its first turn."""
 
     @abstractmethod
     def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
         """Carry out the actions of one reply. Nothing an environment does is raised here."""
 
     @abstractmethod
-    def instructions(self) -> str:
-        """The rules and the limits."""
-
-    @abstractmethod
     def close(self) -> None:
         """Release the world."""
-
-    @property
-    @abstractmethod
-    def tools(self) -> tuple[Tool, ...]:
-        """What the policy may call."""
-
-    @property
-    @abstractmethod
-    def error(self) -> str | None:
-        """What failed in this episode, if something did."""
-
-    @property
-    @abstractmethod
-    def task_key(self) -> str | None:
-        """The key of this episode's task; None if the world could not start.
-
-        A world without keys of its own is named by its first observation.
-        """
 
     @property
     @abstractmethod

@@ -46,7 +46,7 @@ class Worker:
         self._lock = Lock()
         self._calls: dict[int, Future[Any]] = {}
         self._numbers = count()
-        self._is_dead = False
+        self.is_dead = False
         self.has_answered = False
         self.is_retired = False
         """It holds a call that hangs: no new episode begins here."""
@@ -54,14 +54,6 @@ class Worker:
         """Worlds that are in the middle of an episode here."""
         self._reader = Thread(target=self._read, name="echoscope-env-reader", daemon=True)
         self._reader.start()
-
-    @property
-    def is_dead(self) -> bool:
-        return self._is_dead
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid
 
     def call(self, message: tuple[Any, ...], limit_s: float | None) -> Any:
         """What the worker answers to a message.
@@ -74,7 +66,7 @@ class Worker:
         number = next(self._numbers)
         try:
             with self._lock:
-                if self._is_dead:
+                if self.is_dead:
                     raise WorkerDiedError(self._how_it_ended())
                 self._calls[number] = call
                 self._pipe.send((number, *message))
@@ -108,7 +100,7 @@ class Worker:
             call.set_result(result) if error is None else call.set_exception(error)
         self._process.join(_END_S)
         with self._lock:
-            self._is_dead = True
+            self.is_dead = True
             calls, self._calls = list(self._calls.values()), {}
         for call in calls:
             call.set_exception(WorkerDiedError(self._how_it_ended()))
@@ -133,12 +125,6 @@ class WorkerProcesses:
         self._report = report
         self._next_home = count()
         self._lock = Lock()
-
-    @property
-    def pids(self) -> list[int]:
-        """Of the processes that are there."""
-        workers = [*self._workers, *self._retired]
-        return [w.pid for w in workers if w is not None and not w.is_dead and w.pid is not None]
 
     def new_home(self) -> int:
         """The place of a new world."""
@@ -177,7 +163,6 @@ class WorkerProcesses:
             return worker
 
     def close(self) -> None:
-        """End every process."""
         for worker in (*self._workers, *self._retired):
             if worker is not None:
                 worker.end()
@@ -208,7 +193,7 @@ class ProcessTurns(BoundedTurns):
         """The world ends with its process."""
 
     def _perform(self, what: str, *args: Any) -> Any:
-        if what != "step":
+        if what != "step_turn":
             if self._worker is not None:
                 self._worker.episodes.discard(self._name)
             self._worker = self._processes.worker(self._home)

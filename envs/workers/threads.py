@@ -22,17 +22,13 @@ class WorkerThreads:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._done: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
         self._threads: list[Thread] = []
-        self._num_pending = 0
-
-    @property
-    def num_pending(self) -> int:
+        self.num_pending = 0
         """Calls whose results `finished` has not returned yet."""
-        return self._num_pending
 
     def submit(self, key: int, call: Callable[[], Any]) -> None:
         """Run `call` as soon as a thread is free."""
-        self._num_pending += 1
-        if len(self._threads) < min(self._most, self._num_pending):
+        self.num_pending += 1
+        if len(self._threads) < min(self._most, self.num_pending):
             thread = Thread(target=self._work, name="echoscope-env", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -45,12 +41,12 @@ class WorkerThreads:
             BaseException: what a call raised; its own result is lost.
         """
         out: list[tuple[int, Any]] = []
-        while self._num_pending:
+        while self.num_pending:
             try:
                 key, result, error = self._done.get(timeout=0 if out else max_wait_s)
             except Empty:
                 break
-            self._num_pending -= 1
+            self.num_pending -= 1
             if error is not None:
                 raise error
             out.append((key, result))

@@ -74,7 +74,6 @@ class BanditConfig:
 
     @property
     def high_mean(self) -> float:
-        """Average payout of the high arm."""
         p = self.high_probability
         return p * self.high_payout + (1 - p) * self.high_miss_payout
 
@@ -86,7 +85,7 @@ class BanditConfig:
         return _TRAIN_PAIRS if self.pairs == "train" else _TEST_PAIRS
 
 
-class Bandit(TaskEnv):
+class Bandit(TaskEnv[BanditConfig]):
     """Two arms, one choice.
 
     Description:
@@ -118,19 +117,13 @@ class Bandit(TaskEnv):
         id="bandit",
         config_type=BanditConfig,
         max_turns=1,
-        max_actions_per_turn=1,
         description="Two arms with telling names: choose the one that pays more on average.",
     )
-
-    _config: BanditConfig
+    is_over = is_solved = False
 
     def __init__(self, config: BanditConfig | None = None) -> None:
         super().__init__(config)
-        self._noise_seed = 0
-        self._low, self._high = self._config.name_pairs[0]
-        self._shown: tuple[str, ...] = (self._low, self._high)
-        self._payout: float | None = None
-        self._chosen = ""
+        self.begin(0, 0)
 
     def begin(self, seed: int, noise_seed: int) -> None:
         task, self._noise_seed = np.random.default_rng(seed), noise_seed
@@ -138,13 +131,15 @@ class Bandit(TaskEnv):
         self._low, self._high = pairs[int(task.integers(len(pairs)))]
         is_swapped = bool(task.integers(2))
         self._shown = (self._high, self._low) if is_swapped else (self._low, self._high)
-        self._payout, self._chosen = None, ""
+        self.is_over = self.is_solved = False
+        self._payout, self._chosen = 0.0, ""
 
     def step(self, action: str) -> StepResult:
         named = [arm for arm in self._shown if normalise(arm) == normalise(action)]
         if not named or self.is_over:
             return replace(self.refused(action), info={})
         self._chosen = named[0]
+        self.is_over, self.is_solved = True, self._chosen == self._high
         self._payout = self._draw_payout()
         return self.result(self._payout)
 
@@ -165,7 +160,7 @@ class Bandit(TaskEnv):
 
     def solve(self) -> list[str] | None:
         """The high arm; None once the low one was chosen."""
-        if self._payout is None:
+        if not self.is_over:
             return [self._high]
         return [] if self.is_solved else None
 
@@ -181,14 +176,6 @@ class Bandit(TaskEnv):
         """Two orders of every pair of names."""
         return 2 * len(set(self._config.name_pairs))
 
-    @property
-    def is_over(self) -> bool:
-        return self._payout is not None
-
-    @property
-    def is_solved(self) -> bool:
-        return self.is_over and self._chosen == self._high
-
     def _draw_payout(self) -> float:
         if self._chosen == self._low:
             return self._config.low_payout
@@ -197,7 +184,7 @@ class Bandit(TaskEnv):
         return self._config.high_payout if is_hit else self._config.high_miss_payout
 
     def observe(self) -> Observation:
-        if self._payout is None:
+        if not self.is_over:
             text = f"Arms: {', '.join(self._shown)}."
         else:
             text = f"{self._chosen} paid {self._payout:g}."

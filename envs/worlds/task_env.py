@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from ..base import Observation, StepResult, TextEnv, check_seed, prefixed
 
+C = TypeVar("C")
+"""The configuration of a world."""
 
-class TaskEnv(TextEnv):
+
+class TaskEnv(TextEnv, Generic[C]):
     """A world that knows whether its episode is over and its task solved.
 
-    Subclasses say what an action does; results and refusals are put together here.
+    Subclasses say what an action does; results and refusals are put together here. `is_over` and
+    `is_solved` may be attributes as well.
     """
 
-    def __init__(self, config: Any = None) -> None:
-        self._config = self.spec.config_type() if config is None else config
+    def __init__(self, config: C | None = None) -> None:
+        self._config: C = self.spec.config_type() if config is None else config
         super().__init__(self._config)
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
@@ -72,20 +76,28 @@ class TaskEnv(TextEnv):
         return self.result(0.0, observation, is_valid=False, is_effective=False)
 
 
-class AttemptEnv(TaskEnv):
+class _Attempted(Protocol):
+    @property
+    def attempts(self) -> int: ...
+
+
+A = TypeVar("A", bound=_Attempted)
+
+
+class AttemptEnv(TaskEnv[A]):
     """A world in which one action may solve the task, and which has `attempts` in its settings.
 
-    `begin` calls `pose`; `step` counts an attempt and notes whether it was right.
+    `begin` calls `pose`; `step` counts an attempt and notes whether it solved the task.
     """
 
     _num_attempts = 0
-    _is_right = False
+    is_solved = False
     _solution = ""
     """An action that solves the task; empty where nobody knows one."""
 
     def pose(self, solution: str) -> None:
         """A task begins, which `solution` solves."""
-        self._num_attempts, self._is_right, self._solution = 0, False, solution
+        self._num_attempts, self.is_solved, self._solution = 0, False, solution
 
     def solve(self) -> list[str] | None:
         """What solves the task; None once no attempt is left, or where nobody knows it."""
@@ -95,11 +107,7 @@ class AttemptEnv(TaskEnv):
 
     @property
     def is_over(self) -> bool:
-        return self._is_right or self._num_attempts >= self._config.attempts
-
-    @property
-    def is_solved(self) -> bool:
-        return self._is_right
+        return self.is_solved or self._num_attempts >= self._config.attempts
 
 
 def drawn(seed: int, number: int) -> int:

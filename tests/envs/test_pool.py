@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from pools import begin, worker_pids
 from pydantic import ValidationError
 
 from echoscope.envs import registry
@@ -21,7 +22,7 @@ from echoscope.envs.base import (
     StepResult,
     TextEnv,
 )
-from echoscope.envs.pool import EnvPool, stream_word, task_seed, transition_seed
+from echoscope.envs.pool import EnvPool, episode_seed, stream_word
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.turn import TurnEnv, TurnResult
 from echoscope.envs.workers.processes import ProcessTurns, WorkerProcesses
@@ -91,7 +92,7 @@ ARMS = EnvGroup(tag="arms", env="bandit", groups=1)
 
 def test_slots_are_numbered_group_by_group() -> None:
     with EnvPool([LAKE, ARMS], group_size=3, seed=1, split="train") as envs:
-        slots = envs.reset(0)
+        slots = begin(envs, 0)
         assert (envs.num_groups, envs.group_size) == (3, 3)
         assert [slot.index for slot in slots] == list(range(9))
         assert [(s.group_index, s.sibling_index) for s in slots[2:5]] == [(0, 2), (1, 0), (1, 1)]
@@ -101,7 +102,7 @@ def test_slots_are_numbered_group_by_group() -> None:
 
 def test_siblings_share_the_task_and_draw_their_own_noise() -> None:
     with EnvPool([LAKE], group_size=4, seed=1, split="train") as envs:
-        group = envs.reset(5)[:4]
+        group = begin(envs, 5)[:4]
     assert len({slot.env_seed for slot in group}) == 1
     assert len({slot.observation for slot in group}) == 1
     assert len({slot.noise_seed for slot in group}) == 4
@@ -110,19 +111,19 @@ def test_siblings_share_the_task_and_draw_their_own_noise() -> None:
 def test_tasks_are_a_pure_function_of_seed_split_step_and_group() -> None:
     with EnvPool([LAKE], group_size=2, seed=3, split="train") as used:
         for step in range(4):
-            used.reset(step)
-        again = used.reset(2)
+            begin(used, step)
+        again = begin(used, 2)
     with EnvPool([LAKE], group_size=2, seed=3, split="train") as fresh:
-        assert fresh.reset(2) == again
+        assert begin(fresh, 2) == again
     with EnvPool([LAKE], group_size=8, seed=3, split="train") as wider:
         # The number of siblings changes neither the tasks nor the first siblings' luck.
-        assert [s.env_seed for s in wider.reset(2)[::8]] == [s.env_seed for s in again[::2]]
+        assert [s.env_seed for s in begin(wider, 2)[::8]] == [s.env_seed for s in again[::2]]
 
 
 def test_another_round_of_a_step_plays_other_tasks_and_numbers_go_on() -> None:
     with EnvPool([LAKE, ARMS], group_size=2, seed=3, split="train") as envs:
-        first, second = envs.reset(5), envs.reset(5, 1)
-        assert envs.reset(5) == first
+        first, second = begin(envs, 5), begin(envs, 5, 1)
+        assert begin(envs, 5) == first
     assert [slot.index for slot in second] == list(range(6))
     assert [slot.episode_index for slot in [*first, *second]] == list(range(12))
     assert [slot.group_index for slot in [*first, *second]] == [p // 2 for p in range(12)]
@@ -135,22 +136,22 @@ def test_evaluation_has_one_round() -> None:
         EnvPool([ARMS], group_size=2, seed=3, split="eval") as envs,
         pytest.raises(EnvParamsError, match="the tasks of 'eval' are fixed: there is one round"),
     ):
-        envs.reset(0, 1)
+        begin(envs, 0, 1)
 
 
 @pytest.mark.parametrize("split", ["eval", "probe"])
 def test_evaluation_tasks_do_not_depend_on_the_step(split: str) -> None:
     with EnvPool([LAKE], group_size=2, seed=3, split=split) as envs:
-        assert envs.reset(0) == envs.reset(700)
+        assert begin(envs, 0) == begin(envs, 700)
 
 
 def test_seeds_of_two_splits_never_meet() -> None:
     # The two lowest bits name the split, so this holds for every seed, not only for these.
     for step in range(20):
-        assert task_seed(9, "train", step, 0) % 4 == 0
-        assert transition_seed(9, "train", step, 0, 3) % 4 == 0
-    assert task_seed(9, "eval", 0, 0) % 4 == 1
-    assert task_seed(9, "probe", 0, 0) % 4 == 2
+        assert episode_seed(9, "train", "tasks", step, 0, 0) % 4 == 0
+        assert episode_seed(9, "train", "noise", step, 0, 3) % 4 == 0
+    assert episode_seed(9, "eval", "tasks", 0, 0, 0) % 4 == 1
+    assert episode_seed(9, "probe", "tasks", 0, 0, 0) % 4 == 2
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**70])
@@ -161,8 +162,8 @@ def test_a_word_is_that_of_numpys_seed_sequence(seed: int, index: int) -> None:
 
 
 def test_seeds_fit_in_63_bits_and_differ() -> None:
-    seeds = [task_seed(0, "train", step, p) for step in range(50) for p in range(8)]
-    seeds += [transition_seed(0, "train", 0, p, g) for p in range(20) for g in range(20)]
+    seeds = [episode_seed(0, "train", "tasks", step, p, 0) for step in range(50) for p in range(8)]
+    seeds += [episode_seed(0, "train", "noise", 0, p, g) for p in range(20) for g in range(20)]
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert len(set(seeds)) == len(seeds)
 
@@ -174,7 +175,7 @@ SLIPPERY = EnvGroup(env="frozen_lake", groups=2, params={"slip": 0.5}, max_turns
 def episodes(make_turns: Callable[[EnvGroup], TurnEnv] | None = None) -> list[list[TurnResult]]:
     """What each slot went through, with one action a turn."""
     with EnvPool([SLIPPERY], group_size=4, seed=2, split="train", make_turns=make_turns) as envs:
-        running = [slot.index for slot in envs.reset(0)]
+        running = [slot.index for slot in begin(envs, 0)]
         seen: list[list[TurnResult]] = [[] for _ in running]
         while running:
             results = {i: envs.step_one(i, [MOVES[i % 4]], True) for i in running}
@@ -203,7 +204,7 @@ def test_a_world_that_raises_keyboard_interrupt_in_its_process_ends_its_episode_
         begun_in = []
         for seed in range(2):
             turns.reset(seed, seed)
-            begun_in.append(processes.pids)
+            begun_in.append(worker_pids(processes))
             result = turns.step_turn(["up"], is_well_formed=True)
             assert result.stop_reason == "env_error"
             assert result.error == "waiting_worlds:InterruptingLake: raised KeyboardInterrupt"
@@ -218,7 +219,7 @@ def test_the_order_in_which_slots_are_stepped_changes_nothing(seed: int) -> None
     """Every episode at a pace of its own, in random order."""
     rng = np.random.default_rng(seed)
     with EnvPool([SLIPPERY], group_size=4, seed=2, split="train") as envs:
-        running = [slot.index for slot in envs.reset(0)]
+        running = [slot.index for slot in begin(envs, 0)]
         seen: list[list[TurnResult]] = [[] for _ in running]
         while running:
             i = running[int(rng.integers(len(running)))]
@@ -232,7 +233,7 @@ def test_a_finished_slot_cannot_be_stepped() -> None:
     with EnvPool([ARMS], group_size=2, seed=0, split="train") as envs:
         with pytest.raises(ValueError, match="slot 0 has no running episode"):
             envs.step_one(0, (), True)
-        envs.reset(0)
+        begin(envs, 0)
         assert envs.step_one(0, (), True).stop_reason == "max_turns"
         with pytest.raises(ValueError, match="slot 0 has no running episode"):
             envs.step_one(0, (), True)
@@ -244,12 +245,12 @@ def test_siblings_that_differ_are_refused() -> None:
         pool(params={"fault": "siblings"}) as envs,
         pytest.raises(SiblingMismatchError, match="draw the task from seed alone"),
     ):
-        envs.reset(0)
+        begin(envs, 0)
 
 
 def test_an_environment_that_raises_ends_its_own_episode_only() -> None:
     with pool(params={"fault": "step"}) as envs:
-        envs.reset(0)
+        begin(envs, 0)
         results = [envs.step_one(0, ["go", "break", "go"], True), envs.step_one(1, ["go"], True)]
         failed, fine = results[0], results[1]
         assert failed.stop_reason == "env_error"
@@ -259,7 +260,7 @@ def test_an_environment_that_raises_ends_its_own_episode_only() -> None:
         assert fine.stop_reason is None
         assert fine.reward == 1.0
         # The next reset builds a new world.
-        envs.reset(1)
+        begin(envs, 1)
         assert envs.step_one(0, ["go"], True).reward == 1.0
 
 
@@ -268,9 +269,9 @@ def test_one_failed_reset_is_data_and_all_failed_is_a_broken_setup() -> None:
         pool(params={"fault": "reset"}) as envs,
         pytest.raises(EnvUnavailableError, match="no episode of 't' could start: OSError: no data"),
     ):
-        envs.reset(0)
+        begin(envs, 0)
     with pool(group_size=16, params={"fault": "some resets"}) as envs:
-        slots = envs.reset(0)
+        slots = begin(envs, 0)
         broken = [s.index for s in slots if s.observation.text.startswith("Environment error")]
         assert 0 < len(broken) < 16
         result = envs.step_one(broken[0], ["go"], True)
@@ -314,7 +315,7 @@ def test_bad_pools_are_refused(change: dict[str, object], message: str) -> None:
 def test_a_negative_step_is_refused() -> None:
     envs = EnvPool([ARMS], group_size=1, seed=0, split="train")
     with pytest.raises(EnvParamsError, match="step is -1"):
-        envs.reset(-1)
+        begin(envs, -1)
 
 
 def test_a_reply_is_one_action_where_one_is_allowed_or_the_world_says_so() -> None:
@@ -324,7 +325,7 @@ def test_a_reply_is_one_action_where_one_is_allowed_or_the_world_says_so() -> No
         EnvGroup(env="deepcoder", groups=1, params={"unsafe": True}),
     ]
     with EnvPool(groups, group_size=1, seed=0, split="train") as pool:
-        assert [slot.is_one_action for slot in pool.reset(0)] == [False, True, True]
+        assert [slot.is_one_action for slot in begin(pool, 0)] == [False, True, True]
 
 
 def test_a_world_that_takes_one_action_refuses_a_limit_of_more() -> None:

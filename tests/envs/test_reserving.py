@@ -6,6 +6,7 @@ import dataclasses
 import re
 
 import pytest
+from pools import begin
 
 from echoscope.envs import registry
 from echoscope.envs.base import (
@@ -17,7 +18,7 @@ from echoscope.envs.base import (
     hash_task,
 )
 from echoscope.envs.checks.check_env import check_env
-from echoscope.envs.pool import EnvPool, task_seed
+from echoscope.envs.pool import EnvPool, episode_seed
 from echoscope.envs.reserving import EVALUATION_SHARE, MIN_TASKS, few_tasks, is_reserved
 from echoscope.envs.settings import EnvGroup
 
@@ -96,7 +97,7 @@ def keys(
     seed: int = 0,
 ) -> set[str | None]:
     with pool(env, params, split, groups=groups, seed=seed) as envs:
-        return {slot.task_key for step in range(steps) for slot in envs.reset(step)}
+        return {slot.task_key for step in range(steps) for slot in begin(envs, step)}
 
 
 MANY_TASKS = [
@@ -148,8 +149,8 @@ def test_another_board_has_another_key() -> None:
 def test_the_first_draw_counts_where_no_other_split_owns_it() -> None:
     """Tasks that need no second draw keep the seed that names their place."""
     with pool("frozen_lake", SMALL_LAKE, "train") as envs:
-        slots = envs.reset(3)
-    first_seeds = [task_seed(0, "train", 3, p) for p in range(64)]
+        slots = begin(envs, 3)
+    first_seeds = [episode_seed(0, "train", "tasks", 3, p, 0) for p in range(64)]
     num_redrawn = sum(s.env_seed != f for s, f in zip(slots, first_seeds, strict=True))
     assert 0 < num_redrawn < 64 / EVALUATION_SHARE * 3
     lake = registry.make("frozen_lake", **SMALL_LAKE)
@@ -161,11 +162,11 @@ def test_the_first_draw_counts_where_no_other_split_owns_it() -> None:
 @pytest.mark.parametrize("split", ["train", "eval", "probe"])
 def test_the_recorded_seed_replays_the_task(split: str) -> None:
     with pool("sokoban", SMALL_ROOM, split) as envs:
-        slots = envs.reset(2)
-        envs.reset(3)
-        assert envs.reset(2) == slots
+        slots = begin(envs, 2)
+        begin(envs, 3)
+        assert begin(envs, 2) == slots
     with pool("sokoban", SMALL_ROOM, split) as fresh:
-        assert fresh.reset(2) == slots
+        assert begin(fresh, 2) == slots
     room = registry.make("sokoban", **SMALL_ROOM)
     for slot in slots:
         assert room.reset(slot.env_seed, slot.noise_seed) == slot.observation
@@ -213,7 +214,7 @@ def test_a_world_that_declares_more_tasks_than_it_has_says_so() -> None:
         pool("numbers", params, "train" if is_evaluation else "eval", groups=1) as envs,
         pytest.raises(EnvParamsError, match=r"256 seeds in a row .* num_tasks"),
     ):
-        envs.reset(1)
+        begin(envs, 1)
 
 
 def test_the_checker_refuses_a_key_that_is_not_the_task(monkeypatch: pytest.MonkeyPatch) -> None:

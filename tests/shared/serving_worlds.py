@@ -22,34 +22,33 @@ from started import started
 
 from echoscope.envs.base import StepResult
 from echoscope.envs.worlds.grid.frozen_lake import FrozenLake
-from echoscope.envs.worlds.remote.server import Gate, make_app, open_port
+from echoscope.envs.worlds.remote.server import Gate, make_app
 from echoscope.envs.worlds.remote.sessions import Limits, Served
+from echoscope.text.network import listening
 
 KILL_FILE = "ECHOSCOPE_TEST_KILL_FILE"
 
 
 @contextmanager
-def served(
-    *worlds: Served, limits: Limits | None = None, token: str = "", **options: Any
-) -> Iterator[str]:
+def served(*worlds: Served, limits: Limits | None = None, token: str = "") -> Iterator[str]:
     """The url of a server in a thread of this process."""
     gate = Gate(address="127.0.0.1", token=token)
-    app = make_app(worlds, limits or Limits(), gate, **options)
-    listening = open_port("127.0.0.1", 0)
+    app = make_app(worlds, limits or Limits(), gate)
+    opened = listening("127.0.0.1", 0)
     config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(
-        target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True
+        target=lambda: asyncio.run(server.serve(sockets=[opened])), daemon=True
     )
     thread.start()
     while not server.started:
         time.sleep(0.002)
     try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield f"http://127.0.0.1:{opened.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(10)
-        listening.close()
+        opened.close()
         assert not thread.is_alive()
 
 

@@ -59,7 +59,7 @@ class DeepCoderConfig:
         require_within(self, seconds=(0.1, 600), memory_mb=(64, 1 << 16))
 
 
-class DeepCoder(AttemptEnv):
+class DeepCoder(AttemptEnv[DeepCoderConfig]):
     """A programming problem, answered with a Python program.
 
     Description:
@@ -93,12 +93,9 @@ class DeepCoder(AttemptEnv):
         id="deepcoder",
         config_type=DeepCoderConfig,
         max_turns=3,
-        max_actions_per_turn=1,
         one_action=True,
         description="Write a Python program that passes the tests of a problem.",
     )
-
-    _config: DeepCoderConfig
 
     @classmethod
     def lacks(cls) -> str:
@@ -131,7 +128,7 @@ class DeepCoder(AttemptEnv):
         judgement = self._judged(program)
         self._num_attempts += 1
         self._share_passed = judgement.share
-        self._is_right = judgement.passed == judgement.total
+        self.is_solved = judgement.passed == judgement.total
         news = f"Passed {judgement.passed} of {judgement.total} tests. {judgement.first_failure}"
         return self.result(judgement.share, self.observe(news.strip()))
 
@@ -142,16 +139,13 @@ class DeepCoder(AttemptEnv):
         )
 
     def guesses(self) -> tuple[str, ...]:
-        """A program that repeats its input."""
         return ("print(input())",)
 
     def task_key(self) -> str:
-        """The text of the problem."""
         return hash_task(self.spec.id, self._problem.text)
 
     @property
     def num_tasks(self) -> int:
-        """The different problems."""
         return len({problem.text for problem in self._problems})
 
     def _judged(self, program: str) -> Judgement:

@@ -34,10 +34,7 @@ class _CannotJudgeError(ValueError):
 def read_problems(path: str, *, max_tests: int) -> tuple[Problem, ...]:
     """The problems of a file, each with `max_tests` of its tests: see `chosen`.
 
-    Rows have a text (`problem`, `question`, `question_content` or `prompt`) and tests: `tests`,
-    `input_output`, `verification_info` or `private_test_cases`, each as it is or as JSON text.
-    Tests are a list of {input, output} or one object {inputs, outputs}. A function is named by
-    `fn_name`, of the tests or of each, or by `func_name` of `metadata`.
+    What a row may have, `DeepCoderConfig` says.
 
     Raises:
         EnvUnavailableError: the file cannot be read, or a row cannot be judged. The sentence names
@@ -78,7 +75,8 @@ def chosen(tests: Sequence[ProgramTest], most: int, text: str) -> list[ProgramTe
 def _problem(row: Row, max_tests: int) -> Problem:
     text = next((row[name] for name in _TEXTS if row.get(name)), None)
     if not isinstance(text, str):
-        raise _CannotJudgeError(f"it has no text: name it {_either(_TEXTS)}")
+        names = f"{', '.join(_TEXTS[:-1])} or {_TEXTS[-1]}"
+        raise _CannotJudgeError(f"it has no text: name it {names}")
     for name in _JUDGES:
         if row.get(name):
             raise _CannotJudgeError(
@@ -218,7 +216,3 @@ def _decoded(value: Any) -> Any:
 
 def _joined(value: Any) -> str:
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _either(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -96,7 +96,6 @@ class Judgement:
 
     @property
     def share(self) -> float:
-        """Of the tests that it passed."""
         return self.passed / self.total
 
 

@@ -3,10 +3,7 @@
 bubblewrap (Debian: `apt install bubblewrap`) makes a file system of the interpreter and its
 libraries, all of it read-only, and namespaces for processes, network and names. Inside, the runner
 (code_runner.py) starts the program as a user that owns nothing, with resource limits and a filter
-of system calls. A program is one process that can neither start another nor hold
-memory outside its address space, so the limit of that is the limit of all its memory.
-
-What a program in the sandbox may ask of the kernel: a filter of system calls for seccomp.
+of system calls for seccomp.
 
 The filter is a list of what is allowed, so what a later kernel brings is refused. Nothing on it
 makes a process, a name space, a socket to elsewhere, or memory that no limit counts: then the limit
@@ -190,7 +187,7 @@ class Sandbox:
 
         One sandbox serves all inputs: the first process in it starts the program for each in turn.
         """
-        command = _unsafe_command() if self._unsafe else _command()
+        command = [sys.executable, "-I", code_runner.__file__] if self._unsafe else _command()
         request = _request(program, inputs, self._limits, unsafe=self._unsafe)
         lines, _ = _last_words(command, request, self._limits.seconds * len(inputs) + _START_S)
         outcomes = [_outcome(answer, self._limits) for answer in _values(lines)[: len(inputs)]]
@@ -406,10 +403,6 @@ def _bound(folder: Path, target: str, *, hidden: list[Path]) -> list[str]:
             covered = f"{target}/{path.relative_to(folder)}"
             arguments += ["--tmpfs", covered, "--remount-ro", covered]
     return arguments
-
-
-def _unsafe_command() -> list[str]:
-    return [sys.executable, "-I", code_runner.__file__]
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -78,7 +78,6 @@ class FrozenLakeConfig:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(rows, columns)."""
         return board_shape(self.size, 2, 16)
 
 
@@ -140,7 +139,7 @@ class Lake:
         )
 
 
-class FrozenLake(MoveEnv):
+class FrozenLake(MoveEnv[FrozenLakeConfig]):
     """A grid of ice with holes; the player slides to the goal or falls in.
 
     Description:
@@ -177,19 +176,11 @@ class FrozenLake(MoveEnv):
         description="Cross a slippery lake to the goal without falling into a hole.",
     )
 
-    _config: FrozenLakeConfig
-
-    def __init__(self, config: FrozenLakeConfig | None = None) -> None:
-        super().__init__(config)
-        self._rng = np.random.default_rng(0)
-        self._lake = draw_lake(self._config, 0)
-        self._player = self._lake.start
-        self._has_slipped = False
-
     def begin(self, seed: int, noise_seed: int) -> None:
         self._lake = draw_lake(self._config, seed)
         self._rng = np.random.default_rng(noise_seed)
         self._player = self._lake.start
+        self._has_slipped = False
 
     def step(self, action: str) -> StepResult:
         self._has_slipped = False
@@ -202,8 +193,7 @@ class FrozenLake(MoveEnv):
         if self._has_slipped:
             move = _SIDEWAYS[move][0 if luck < self._config.slip / 2 else 1]
         before, after = self._player, shift(self._player, move)
-        rows, cols = self._lake.shape
-        if 0 <= after[0] < rows and 0 <= after[1] < cols:
+        if self._lake.kind(after) != "wall":
             self._player = after
         return self.result(float(self.is_solved), is_effective=self._player != before)
 

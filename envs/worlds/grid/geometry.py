@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Collection, Mapping
-from typing import ClassVar, Literal
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from typing import ClassVar, Literal, Protocol, TypeVar
 
 from ...base import Observation, StepResult, normalise
 from ..task_env import TaskEnv
@@ -23,8 +24,21 @@ MOVES: Mapping[str, Position] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1),
 """Direction -> (row change, column change), in the order in which everything is listed."""
 
 
-class BoardEnv(TaskEnv):
+class _Shown(Protocol):
+    @property
+    def observation(self) -> BoardFormat: ...
+
+
+B = TypeVar("B", bound=_Shown)
+S = TypeVar("S", bound=Hashable)
+
+
+class BoardEnv(TaskEnv[B]):
     """A board, shown in the format `observation` of its configuration."""
+
+    def __init__(self, config: B | None = None) -> None:
+        super().__init__(config)
+        self.begin(0, 0)  # a configuration without boards fails when it is made
 
     def observe(self) -> Observation:
         form, frame = self._config.observation, self.frame()
@@ -51,7 +65,7 @@ class BoardEnv(TaskEnv):
         raise NotImplementedError
 
 
-class MoveEnv(BoardEnv):
+class MoveEnv(BoardEnv[B]):
     """A board that is played by words of which all can be played at any time."""
 
     moves: ClassVar[tuple[str, ...]] = tuple(MOVES)
@@ -75,7 +89,7 @@ class MoveEnv(BoardEnv):
 
 
 def shift(position: Position, move: str) -> Position:
-    """The neighbour of `at` in a direction."""
+    """The neighbour of a position in a direction."""
     row, col = MOVES[move]
     return position[0] + row, position[1] + col
 
@@ -89,6 +103,42 @@ def offset_words(start: Position, end: Position) -> str:
     if right:
         parts.append(f"{abs(right)} {'right' if right > 0 else 'left'}")
     return " ".join(parts) if parts else "here"
+
+
+def shortest_way(
+    start: S,
+    is_end: Callable[[S], bool],
+    steps: Callable[[S], Iterable[tuple[str, S]]],
+    max_states: float = math.inf,
+) -> list[str] | None:
+    """The fewest moves from one state to another.
+
+    None if no moves lead there, or none were found within `max_states` states.
+
+    Args:
+        steps: The moves that a state allows, and where they lead; of two ways of one length the
+            one whose moves come first is taken.
+    """
+    ways: dict[S, tuple[str, S] | None] = {start: None}
+    queue = deque([start])
+    end = start if is_end(start) else None
+    while end is None and queue and len(ways) <= max_states:
+        state = queue.popleft()
+        for move, after in steps(state):
+            if after in ways:
+                continue
+            ways[after] = move, state
+            if is_end(after):
+                end = after
+                break
+            queue.append(after)
+    if end is None:
+        return None
+    moves: list[str] = []
+    while (way := ways[end]) is not None:
+        move, end = way
+        moves.append(move)
+    return moves[::-1]
 
 
 def distances(target: Position, free: Collection[Position]) -> dict[Position, int]:

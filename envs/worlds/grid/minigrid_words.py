@@ -45,7 +45,7 @@ def words_of(value: Any) -> str | None:
     carried = cells[0, 0]
     things = [
         f"{name} {_where(*position)}"
-        for position, name in sorted(cells.items(), key=lambda cell: (_steps(cell[0]), cell[0]))
+        for position, name in sorted(cells.items(), key=lambda c: (sum(map(abs, c[0])), c[0]))
         if name not in _BARE and position != (0, 0)
     ]
     parts = [
@@ -65,10 +65,6 @@ def _name(kind: int, colour: int, state: int) -> str:
     colour_name = COLOURS[colour] if colour < len(COLOURS) else ""
     door = DOORS[state] if name == "door" and state < len(DOORS) else ""
     return " ".join(word for word in (door, colour_name, name) if word)
-
-
-def _steps(position: tuple[int, int]) -> int:
-    return abs(position[0]) + abs(position[1])
 
 
 def _where(across: int, ahead: int) -> str:

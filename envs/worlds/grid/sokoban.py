@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import groupby
 from pathlib import Path
 from string import ascii_uppercase
 
@@ -141,16 +142,11 @@ def _read_file(path: str) -> tuple[Level, ...]:
 
 def _boards(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     """(line number, rows) of each run of board lines; comments and titles separate them."""
-    rows: list[str] = []
-    first = 0
-    for number, raw in enumerate([*lines, ""], start=1):
-        line = raw.rstrip()
-        if "#" in line and set(line) <= _XSB:
-            first = first if rows else number
-            rows.append(line)
-        elif rows:
-            yield first, rows
-            rows = []
+    numbered = enumerate((line.rstrip() for line in lines), start=1)
+    for is_board, run in groupby(numbered, lambda row: "#" in row[1] and set(row[1]) <= _XSB):
+        if is_board:
+            numbers, rows = zip(*run, strict=True)
+            yield numbers[0], list(rows)
 
 
 def parse_level(rows: list[str], where: str) -> Level:
@@ -171,13 +167,9 @@ def parse_level(rows: list[str], where: str) -> Level:
         )
     inside = {position for position, char in cells.items() if char != "#"}
     floor = set(distances(players[0], inside))
-    if any(r in (0, height - 1) or c in (0, width - 1) for r, c in floor):
-        raise EnvParamsError(f"{where}: the room is not enclosed by walls")
     # Within ragged rows a missing cell would be a hole in the wall.
-    if any(
-        position not in cells for r, c in floor for position in ((r - 1, c), (r + 1, c), (r, c + 1))
-    ):
-        raise EnvParamsError(f"{where}: the room is not enclosed by walls")
+    is_enclosed = all(shift(cell, move) in cells for cell in floor for move in MOVES)
+    require(is_enclosed, f"{where}: the room is not enclosed by walls")
     outside = [position for position in (*boxes, *targets) if position not in floor]
     if outside:
         raise EnvParamsError(f"{where}: the box or target at {outside[0]} is out of reach")
@@ -244,11 +236,10 @@ class SokobanConfig:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
         return board_shape(self.size, 3, 16)
 
 
-class Sokoban(MoveEnv):
+class Sokoban(MoveEnv[SokobanConfig]):
     """A warehouse: the player pushes boxes, never pulls, one at a time.
 
     Description:
@@ -288,22 +279,24 @@ class Sokoban(MoveEnv):
         description="Push every box onto a target; boxes cannot be pulled.",
     )
 
-    _config: SokobanConfig
-
-    def __init__(self, config: SokobanConfig | None = None) -> None:
-        super().__init__(config)
-        self._levels = None if self._config.levels is None else read_levels(self._config.levels)
-        # Drawn here so that a configuration without levels fails when it is made.
-        self._level = self._draw(0)
-        self._player, self._boxes = self._level.player, self._level.boxes
+    @cached_property
+    def _levels(self) -> tuple[Level, ...] | None:
+        return None if self._config.levels is None else read_levels(self._config.levels)
 
     def begin(self, seed: int, noise_seed: int) -> None:
-        self._level = self._draw(seed)
+        if self._levels is None:
+            self._level = draw_level(self._config, seed)
+        else:
+            self._level = self._levels[drawn(seed, len(self._levels))]
         self._player, self._boxes = self._level.player, self._level.boxes
 
     def move(self, move: str) -> StepResult:
         before, home_before = self._player, self._num_home
-        self._move(move)
+        to = shift(self._player, move)
+        if self._can_push(move):
+            self._boxes = tuple(shift(b, move) if b == to else b for b in self._boxes)
+        if self._is_floor(to) and to not in self._boxes:
+            self._player = to
         reward = MOVE_REWARD + BOX_REWARD * (self._num_home - home_before)
         if self.is_solved:
             reward += SOLVED_REWARD
@@ -332,11 +325,6 @@ class Sokoban(MoveEnv):
         """The number of different levels in the files; unknown for the generator."""
         return None if self._levels is None else len({_level_key(level) for level in self._levels})
 
-    def _draw(self, seed: int) -> Level:
-        if self._levels is None:
-            return draw_level(self._config, seed)
-        return self._levels[drawn(seed, len(self._levels))]
-
     @property
     def _num_home(self) -> int:
         targets = self._level.maze.targets
@@ -356,14 +344,6 @@ class Sokoban(MoveEnv):
         box = shift(self._player, move)
         beyond = shift(box, move)
         return box in self._boxes and self._is_floor(beyond) and beyond not in self._boxes
-
-    def _move(self, move: str) -> None:
-        to = shift(self._player, move)
-        if self._can_push(move):
-            self._boxes = tuple(shift(b, move) if b == to else b for b in self._boxes)
-            self._player = to
-        elif self._is_floor(to) and to not in self._boxes:
-            self._player = to
 
     def _is_floor(self, position: Position) -> bool:
         return position in self._level.maze.index

@@ -7,10 +7,10 @@ A state is one integer: bit i of `boxes` stands for a box on floor cell i, and
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .geometry import MOVES, Position, shift
+from .geometry import MOVES, Position, shift, shortest_way
 
 _PLAYER_BITS = 16
 _PLAYER_MASK = 2**_PLAYER_BITS - 1
@@ -92,41 +92,25 @@ def solve(
     None if there is no solution, or none was found within `max_states` states.
     """
     start = maze.bits(boxes) << _PLAYER_BITS | maze.index[player]
-    if start >> _PLAYER_BITS == maze.target_bits:
-        return []
     live = [maze.is_live(cell) for cell in range(len(maze.cells))]
-    came_from: dict[int, tuple[int, int]] = {start: (-1, -1)}
-    queue = deque([start])
-    while queue and len(came_from) <= max_states:
-        key = queue.popleft()
+
+    def steps(key: int) -> Iterator[tuple[str, int]]:
         player_cell, bits = key & _PLAYER_MASK, key >> _PLAYER_BITS
-        for d in range(4):
-            to = maze.neighbours[d][player_cell]
+        for move, neighbours in zip(_NAMES, maze.neighbours, strict=True):
+            to = neighbours[player_cell]
             if to < 0:
                 continue
             after = bits
             if bits >> to & 1:
-                beyond = maze.neighbours[d][to]
+                beyond = neighbours[to]
                 if beyond < 0 or bits >> beyond & 1 or not live[beyond]:
                     continue
                 after = bits ^ (1 << to) ^ (1 << beyond)
-            new = after << _PLAYER_BITS | to
-            if new in came_from:
-                continue
-            came_from[new] = (key, d)
-            if after == maze.target_bits:
-                return _path(came_from, new)
-            queue.append(new)
-    return None
+            yield move, after << _PLAYER_BITS | to
 
-
-def _path(came_from: dict[int, tuple[int, int]], key: int) -> list[str]:
-    moves: list[str] = []
-    while True:
-        key, d = came_from[key]
-        if key < 0:
-            return moves[::-1]
-        moves.append(_NAMES[d])
+    return shortest_way(
+        start, lambda key: key >> _PLAYER_BITS == maze.target_bits, steps, max_states
+    )
 
 
 def states_by_distance(maze: Maze, max_distance: int, max_states: int) -> list[list[int]]:

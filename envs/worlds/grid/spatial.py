@@ -36,6 +36,8 @@ _COMPASS = (
 _SIDES = (
     "ahead", "ahead-right", "right", "behind-right", "behind", "behind-left", "left", "ahead-left",
 )  # fmt: skip
+_SIGNS = ((1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1))
+"""Of what lies (ahead, to the right) on each of the eight sides."""
 _View = tuple[tuple[str, int, int], ...]
 """(thing, steps ahead, steps to the right) of all that a look shows."""
 _OFFERED_PLACES = 8
@@ -79,12 +81,8 @@ class Room:
     offered: tuple[Position, ...]
     """The cells to choose from, where the question asks for one."""
 
-    def place(self, thing: str) -> Position:
-        """The cell of a thing."""
-        return dict(self.things)[thing]
 
-
-class Spatial(TaskEnv):
+class Spatial(TaskEnv[SpatialConfig]):
     """A room seen in parts, and a question about the whole.
 
     Description:
@@ -128,11 +126,9 @@ class Spatial(TaskEnv):
         id="spatial",
         config_type=SpatialConfig,
         max_turns=12,
-        max_actions_per_turn=1,
         description="Look around a room, then say where things stand.",
     )
-
-    _config: SpatialConfig
+    is_over = is_solved = False
 
     def __init__(self, config: SpatialConfig | None = None) -> None:
         super().__init__(config)
@@ -143,7 +139,7 @@ class Spatial(TaskEnv):
         self._place, self._heading = self._room.start, self._room.heading
         self._view: _View | None = None
         self._seen: set[str] = set()
-        self._is_right: bool | None = None
+        self.is_over = self.is_solved = False
 
     def step(self, action: str) -> StepResult:
         word = " ".join(normalise(action).split())
@@ -154,9 +150,8 @@ class Spatial(TaskEnv):
             self._move(word)
             is_effective = (self._place, self._heading, self._view) != before
             return self.result(MOVE_REWARD, is_effective=is_effective)
-        self._is_right = word == f"answer {self._answer()}"
-        reward = RIGHT_REWARD if self._is_right else WRONG_REWARD
-        return self.result(reward)
+        self.is_over, self.is_solved = True, word == f"answer {self._answer()}"
+        return self.result(RIGHT_REWARD if self.is_solved else WRONG_REWARD)
 
     def instructions(self) -> str:
         return (
@@ -187,11 +182,9 @@ class Spatial(TaskEnv):
         return [*plan, f"answer {self._answer(heading)}"]
 
     def legal_actions(self) -> tuple[str, ...]:
-        """The moves and the answers offered."""
         return (*_MOVES, *(f"answer {choice}" for choice in self._choices()))
 
     def task_key(self) -> str:
-        """The room, the start and the question."""
         room = self._room
         return hash_task(
             self.spec.id,
@@ -231,7 +224,8 @@ class Spatial(TaskEnv):
 
     def _answer(self, heading: int | None = None) -> str:
         """The right answer, for a player who faces `heading` (as she does now by default)."""
-        room, asked = self._room, [self._room.place(thing) for thing in self._room.asked]
+        room, places = self._room, dict(self._room.things)
+        asked = [places[thing] for thing in room.asked]
         if room.question == "direction":
             down, right = _from(asked[1], asked[0])
             return _COMPASS[_eighth(-down, right)]
@@ -255,22 +249,14 @@ class Spatial(TaskEnv):
             return tuple(map(point, self._room.offered))
         return _SIDES
 
-    @property
-    def is_over(self) -> bool:
-        return self._is_right is not None
-
-    @property
-    def is_solved(self) -> bool:
-        return self._is_right is True
-
     def info(self) -> dict[str, float]:
         return {"seen": float(len(self._seen))}
 
     def observe(self) -> Observation:
         size = self._config.size
         lines = [f"You are at {point(self._place)} and face {_HEADINGS[self._heading]}."]
-        if self._is_right is not None:
-            lines.append("Right." if self._is_right else "Wrong.")
+        if self.is_over:
+            lines.append("Right." if self.is_solved else "Wrong.")
         elif self._view is not None:
             lines.append(f"You see {_listed(self._view)}.")
         answers = ", ".join(f"answer {choice}" for choice in self._choices())
@@ -301,13 +287,7 @@ def _turned(way: Position, facing: Position) -> tuple[int, int]:
 
 def _eighth(ahead: int, right: int) -> int:
     """Which of the eight sides, clockwise from ahead: the even ones are exact."""
-    if right == 0:
-        return 0 if ahead > 0 else 4
-    if ahead == 0:
-        return 2 if right > 0 else 6
-    if ahead > 0:
-        return 1 if right > 0 else 7
-    return 3 if right > 0 else 5
+    return _SIGNS.index((int(np.sign(ahead)), int(np.sign(right))))
 
 
 def _listed(view: _View) -> str:
@@ -322,7 +302,6 @@ def _listed(view: _View) -> str:
 
 @lru_cache(maxsize=1024)
 def draw_room(config: SpatialConfig, seed: int) -> Room:
-    """The room and the question of a task."""
     rng = np.random.default_rng(seed)
     cells = [(row, col) for row in range(config.size) for col in range(config.size)]
     chosen = rng.choice(len(cells), size=config.things + 1, replace=False)

@@ -4,16 +4,16 @@ the treasure is reached."""
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
 from ...base import EnvParamsError, EnvSpec, StepResult, hash_task
 from ...frames import grid_frame
 from ...params import board_shape, require_within
-from .geometry import MOVES, Format, MoveEnv, Position, offset_words, shift
+from .geometry import MOVES, Format, MoveEnv, Position, offset_words, shift, shortest_way
 
 Passage = frozenset[Position]
 """The two rooms that a passage joins."""
@@ -44,43 +44,25 @@ class Maze:
         return frozenset((room, shift(room, move))) in self.passages
 
 
-def shortest_way(maze: Maze, room: Position, held: frozenset[int]) -> list[str] | None:
+def way_to_treasure(maze: Maze, room: Position, held: frozenset[int]) -> list[str] | None:
     """The fewest moves to the treasure for a player who stands in `room` and holds some keys."""
-    queue = deque([(room, held)])
-    reached_by: dict[_State, tuple[str, _State] | None] = {queue[0]: None}
-    while queue:
-        state = queue.popleft()
-        if state[0] == maze.treasure:
-            return _moves_to(state, reached_by)
-        for move in MOVES:
-            after = _after(maze, state, move)
-            if after is not None and after not in reached_by:
-                reached_by[after] = (move, state)
-                queue.append(after)
-    return None
+    return shortest_way(
+        (room, held), lambda state: state[0] == maze.treasure, partial(_steps, maze)
+    )
 
 
 _State = tuple[Position, frozenset[int]]
 """The player's room and the keys in hand."""
 
 
-def _after(maze: Maze, state: _State, move: str) -> _State | None:
-    """Where a move leads; None where a wall or a locked door is in the way."""
+def _steps(maze: Maze, state: _State) -> Iterator[tuple[str, _State]]:
+    """The moves that neither a wall nor a locked door is in the way of, and where they lead."""
     room, held = state
-    door = maze.door(room, move)
-    if not maze.is_open(room, move) or (door is not None and door not in held):
-        return None
-    there = shift(room, move)
-    return there, held | {maze.keys.index(there)} if there in maze.keys else held
-
-
-def _moves_to(state: _State, reached_by: Mapping[_State, tuple[str, _State] | None]) -> list[str]:
-    moves: list[str] = []
-    step = reached_by[state]
-    while step is not None:
-        moves.append(step[0])
-        step = reached_by[step[1]]
-    return moves[::-1]
+    for move in MOVES:
+        door = maze.door(room, move)
+        if maze.is_open(room, move) and (door is None or door in held):
+            there = shift(room, move)
+            yield move, (there, held | {maze.keys.index(there)} if there in maze.keys else held)
 
 
 def draw_maze(shape: tuple[int, int], num_keys: int, rng: np.random.Generator) -> Maze | None:
@@ -187,11 +169,10 @@ class TreasureConfig:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(rows, columns) of rooms."""
         return board_shape(self.size, 3, 10)
 
 
-class Treasure(MoveEnv):
+class Treasure(MoveEnv[TreasureConfig]):
     """A maze with locked doors; keys lie on the way, and a treasure at its end.
 
     Description:
@@ -230,15 +211,8 @@ class Treasure(MoveEnv):
         id="treasure",
         config_type=TreasureConfig,
         max_turns=80,
-        max_actions_per_turn=1,
         description="Take keys, open doors and find the treasure: 30 moves or more.",
     )
-
-    _config: TreasureConfig
-
-    def __init__(self, config: TreasureConfig | None = None) -> None:
-        super().__init__(config)
-        self.begin(0, 0)
 
     def begin(self, seed: int, noise_seed: int) -> None:
         self._maze = draw_task(self._config, seed)
@@ -272,10 +246,9 @@ class Treasure(MoveEnv):
 
     def solve(self) -> list[str] | None:
         """A shortest way to the treasure, by way of the keys that are still needed."""
-        return shortest_way(self._maze, self._player, frozenset(self._held))
+        return way_to_treasure(self._maze, self._player, frozenset(self._held))
 
     def task_key(self) -> str:
-        """The maze with its doors, keys, start and treasure."""
         maze = self._maze
         return hash_task(
             self.spec.id,
@@ -386,7 +359,7 @@ def draw_task(config: TreasureConfig, seed: int) -> Maze:
         maze = draw_maze(config.shape, config.keys, rng)
         if maze is None:
             continue
-        way = shortest_way(maze, maze.start, frozenset())
+        way = way_to_treasure(maze, maze.start, frozenset())
         if way is not None and config.min_solution <= len(way) <= config.max_solution:
             return maze
     rows, cols = config.shape

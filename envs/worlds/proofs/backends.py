@@ -51,11 +51,7 @@ class KiminaServer:
     def __init__(self, url: str, wait_s: float) -> None:
         self._client = HttpClient(url, max_bytes=MAX_ANSWER_BYTES)
         self._wait_s = wait_s
-
-    @property
-    def name(self) -> str:
-        """What and where it is."""
-        return f"the Lean server at {self._client.url}"
+        self.name = f"the Lean server at {url}"
 
     def check(self, header: str, body: str, timeout_s: float) -> LeanAnswer:
         """Lean's answer; see `LeanBackend.check`."""
@@ -79,20 +75,18 @@ class KiminaServer:
         return self._read(answer, seconds)
 
     def _read(self, answer: Any, seconds: int) -> LeanAnswer:
-        results = answer.get("results") if isinstance(answer, dict) else None
-        result = results[0] if isinstance(results, list) and len(results) == 1 else None
-        if not isinstance(result, dict) or result.get("id") != _SNIPPET:
-            raise LeanFailedError("answered something else than results")
-        error = result.get("error")
-        if isinstance(error, str) and error:
-            if "header" in error and "timed out" in error:
-                raise EnvUnavailableError(
-                    f"{self.name} did not read a header within {seconds} s: raise timeout_s"
-                )
-            if "timed out" in error:
-                raise LeanTimeoutError(f"{seconds} s")
-            raise LeanFailedError(f"reports {shorten(error, 120)}")
-        return read_repl_answer(result.get("response"))
+        match answer:
+            case {"results": [{"id": name, "error": str(error)}]} if name == _SNIPPET and error:
+                if "header" in error and "timed out" in error:
+                    raise EnvUnavailableError(
+                        f"{self.name} did not read a header within {seconds} s: raise timeout_s"
+                    )
+                if "timed out" in error:
+                    raise LeanTimeoutError(f"{seconds} s")
+                raise LeanFailedError(f"reports {shorten(error, 120)}")
+            case {"results": [{"id": name, **result}]} if name == _SNIPPET:
+                return read_repl_answer(result.get("response"))
+        raise LeanFailedError("answered something else than results")
 
 
 def read_repl_answer(response: Any) -> LeanAnswer:
@@ -101,26 +95,22 @@ def read_repl_answer(response: Any) -> LeanAnswer:
     Raises:
         LeanFailedError: it is not what a REPL says.
     """
-    if not isinstance(response, dict):
-        raise LeanFailedError("answered something else than a response of Lean's REPL")
-    if isinstance(response.get("message"), str):
-        raise LeanFailedError(f"reports {shorten(response['message'], 120)}")
-    listed = response.get("messages") or []
-    if not isinstance(listed, list) or "env" not in response:
-        raise LeanFailedError("answered something else than a response of Lean's REPL")
-    messages = tuple(_message(each) for each in listed[:MAX_MESSAGES])
-    return LeanAnswer(messages=messages, has_sorry=bool(response.get("sorries")))
+    match response:
+        case {"message": str(failure)}:
+            raise LeanFailedError(f"reports {shorten(failure, 120)}")
+        case {"env": _} if isinstance(listed := response.get("messages") or [], list):
+            messages = tuple(map(_message, listed[:MAX_MESSAGES]))
+            return LeanAnswer(messages=messages, has_sorry=bool(response.get("sorries")))
+    raise LeanFailedError("answered something else than a response of Lean's REPL")
 
 
 def _message(content: Any) -> LeanMessage:
-    position = content.get("pos") if isinstance(content, dict) else None
-    line = position.get("line") if isinstance(position, dict) else None
-    severity, text = (
-        (content.get("severity"), content.get("data")) if isinstance(content, dict) else (None, "")
-    )
-    if type(line) is not int or not isinstance(severity, str) or not isinstance(text, str):
-        raise LeanFailedError("answered a message without severity, position or text")
-    return LeanMessage(severity=severity, line=line, text=text)
+    match content:
+        case {"severity": str(severity), "pos": {"line": line}, "data": str(text)} if (
+            type(line) is int
+        ):
+            return LeanMessage(severity=severity, line=line, text=text)
+    raise LeanFailedError("answered a message without severity, position or text")
 
 
 class LocalRepl:
@@ -134,17 +124,13 @@ class LocalRepl:
     """
 
     def __init__(self, repl: str, project: str, lake: str, memory_mb: int) -> None:
+        self.name = f"the Lean REPL in {repl}"
         self._repl, self._project, self._lake = repl, project, lake
         self._memory_mb = memory_mb
         self._lock = threading.Lock()
         self._server: LeanServer | None = None
         self._environments: dict[str, int] = {}
         self._num_commands = 0
-
-    @property
-    def name(self) -> str:
-        """What and where it is."""
-        return f"the Lean REPL in {self._repl}"
 
     def check(self, header: str, body: str, timeout_s: float) -> LeanAnswer:
         """Lean's answer; see `LeanBackend.check`. A header is read once."""
@@ -169,7 +155,6 @@ class LocalRepl:
             return read_repl_answer(self._run(command, timeout_s))
 
     def close(self) -> None:
-        """End the process."""
         with self._lock:
             self._stop()
 

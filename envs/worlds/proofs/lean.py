@@ -77,7 +77,7 @@ class LeanConfig:
             _server_url(self.server)
 
 
-class Lean(TaskEnv):
+class Lean(TaskEnv[LeanConfig]):
     """A theorem, proved by tactics that Lean 4 checks one by one.
 
     Description:
@@ -116,12 +116,10 @@ class Lean(TaskEnv):
         id="lean",
         config_type=LeanConfig,
         max_turns=15,
-        max_actions_per_turn=1,
         one_action=True,
         description="Prove a theorem, tactic by tactic, with Lean 4 as the judge.",
     )
-
-    _config: LeanConfig
+    is_solved = False
 
     @classmethod
     def lacks(cls) -> str:
@@ -138,14 +136,12 @@ class Lean(TaskEnv):
         config = self._config
         self._theorems = read_theorems(config.data or str(MADE_THEOREMS), config.split)
         self._backend = _backend(config)
-        self._theorem = self._theorems[0]
-        self._tactics: tuple[str, ...] = ()
-        self._goals = ""
-        self._is_proved = False
+        self.begin(0, 0)
 
     def begin(self, seed: int, noise_seed: int) -> None:
         self._theorem = self._theorems[drawn(seed, len(self._theorems))]
-        self._tactics, self._goals, self._is_proved = (), "", False
+        self._tactics: tuple[str, ...] = ()
+        self._goals, self.is_solved = "", False
 
     def step(self, action: str) -> StepResult:
         """See `TextEnv.step`.
@@ -165,7 +161,7 @@ class Lean(TaskEnv):
             told = self.observe(f"Rejected: {verdict.text}")
             return self.result(self._rejected, told, is_effective=False)
         is_news = verdict.status == "proved" or verdict.text != self._goals
-        self._is_proved = verdict.status == "proved"
+        self.is_solved = verdict.status == "proved"
         if is_news:  # a step that changes no goal would only make the proof longer
             self._tactics, self._goals = tactics, verdict.text
         reward = self._config.step_reward + (self._config.accepted_reward if is_news else 0.0)
@@ -196,16 +192,13 @@ class Lean(TaskEnv):
         return list(proof[len(self._tactics) :]) or None if is_begun else None
 
     def guesses(self) -> tuple[str, ...]:
-        """Tactics that one tries first."""
         return ("rfl", "simp", "decide", "intro h", "constructor")
 
     def task_key(self) -> str:
-        """The theorem with what stands before it."""
         return hash_task(self.spec.id, self._theorem.header, self._theorem.statement)
 
     @property
     def num_tasks(self) -> int:
-        """The different theorems."""
         return len({(theorem.header, theorem.statement) for theorem in self._theorems})
 
     @property
@@ -253,10 +246,6 @@ class Lean(TaskEnv):
                 _verdicts.clear()
             _verdicts[key] = verdict
         return verdict
-
-    @property
-    def is_solved(self) -> bool:
-        return self._is_proved
 
     def info(self) -> dict[str, float]:
         return {"accepted_tactics": float(len(self._tactics))}

@@ -45,7 +45,6 @@ class LeanAnswer:
 
     @property
     def errors(self) -> tuple[LeanMessage, ...]:
-        """The messages that are errors."""
         return tuple(message for message in self.messages if message.severity == "error")
 
 

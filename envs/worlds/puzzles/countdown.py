@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...base import (
     EnvParamsError,
@@ -29,8 +28,8 @@ from ..tools.calculator import CalculationError, calculate, number_text
 
 MAX_NUMBERS = 6
 _RIGHT, _ATTEMPT = 1.0, 0.1
-_DRAWS, _AT_ONCE = 10_000, 4
-"""Attempts to draw a task. One call draws the numbers of several: a call costs more than those."""
+_DRAWS = 10_000
+"""Attempts to draw a task."""
 _SUMLESS_FROM = 3
 """From so many numbers on, no drawn target is the sum of all; two have too few other values."""
 _BY_ZERO = "division by zero"
@@ -83,7 +82,7 @@ class CountdownTask:
     solution: str
 
 
-class Countdown(AttemptEnv):
+class Countdown(AttemptEnv[CountdownConfig]):
     """An expression of all given numbers that has the wanted value.
 
     Description:
@@ -116,11 +115,8 @@ class Countdown(AttemptEnv):
         id="countdown",
         config_type=CountdownConfig,
         max_turns=3,
-        max_actions_per_turn=1,
         description="Combine all given numbers with + - * / to reach the target.",
     )
-
-    _config: CountdownConfig
 
     def __init__(self, config: CountdownConfig | None = None) -> None:
         super().__init__(config)
@@ -145,13 +141,13 @@ class Countdown(AttemptEnv):
             self._task.numbers
         ):
             listed = ", ".join(map(str, self._task.numbers))
-            return self._answered(f"Use each of {listed} exactly once.", 0.0)
+            return self.result(0.0, self.observe(f"Use each of {listed} exactly once."))
         if value is None:
-            return self._answered(f"Error: {problem}.", _ATTEMPT)
-        self._is_right = value == self._task.target
-        verdict = "as wanted" if self._is_right else f"not {self._task.target}"
+            return self.result(_ATTEMPT, self.observe(f"Error: {problem}."))
+        self.is_solved = value == self._task.target
+        verdict = "as wanted" if self.is_solved else f"not {self._task.target}"
         news = f"{expression} is {number_text(value)}, {verdict}."
-        return self._answered(news, _RIGHT if self._is_right else _ATTEMPT)
+        return self.result(_RIGHT if self.is_solved else _ATTEMPT, self.observe(news))
 
     def instructions(self) -> str:
         return (
@@ -176,9 +172,6 @@ class Countdown(AttemptEnv):
             return None
         return len({(task.numbers, task.target) for task in self._tasks})
 
-    def _answered(self, news: str, reward: float) -> StepResult:
-        return self.result(reward, self.observe(news))
-
     def observe(self, news: str = "") -> Observation:
         """The task, which stands in the first observation only, or what an attempt gave."""
         task = f"Numbers: {', '.join(map(str, self._task.numbers))}. Target: {self._task.target}."
@@ -192,38 +185,34 @@ def draw_task(config: CountdownConfig, seed: int) -> CountdownTask:
     rng = np.random.default_rng(seed)
     operations = sorted(set(config.operations))
     lows, ends = _draw_ranges(config.numbers, config.max_number, len(operations))
-    for _ in range(_DRAWS // _AT_ONCE):
-        for draw in rng.integers(lows, ends).tolist():
-            numbers, picks = draw[: config.numbers], iter(draw[config.numbers :])
-            values: list[_Valued] = [(n, str(n)) for n in numbers]
-            while len(values) > 1:
-                left, right = values.pop(next(picks)), values.pop(next(picks))
-                symbol = operations[next(picks)]
-                values.append(_join("+" if right[0] == 0 else symbol, left, right))
-            target, solution = values[0]
-            is_wanted = target.denominator == 1 and 1 <= target <= config.max_target
-            is_sum = len(numbers) >= _SUMLESS_FROM and target == sum(numbers)
-            if is_wanted and target not in numbers and not is_sum:
-                return CountdownTask(
-                    numbers=tuple(sorted(numbers)), target=int(target), solution=_bare(solution)
-                )
+    for _ in range(_DRAWS):
+        draw = rng.integers(lows, ends).tolist()
+        numbers, picks = draw[: config.numbers], iter(draw[config.numbers :])
+        values: list[_Valued] = [(n, str(n)) for n in numbers]
+        while len(values) > 1:
+            left, right = values.pop(next(picks)), values.pop(next(picks))
+            symbol = operations[next(picks)]
+            values.append(_join("+" if right[0] == 0 else symbol, left, right))
+        target, solution = values[0]
+        is_wanted = target.denominator == 1 and 1 <= target <= config.max_target
+        is_sum = len(numbers) >= _SUMLESS_FROM and target == sum(numbers)
+        if is_wanted and target not in numbers and not is_sum:
+            return CountdownTask(
+                numbers=tuple(sorted(numbers)), target=int(target), solution=_bare(solution)
+            )
     raise EnvParamsError(
         f"countdown found no task with a target up to {config.max_target}: raise max_target or "
         "lower max_number"
     )
 
 
-@cache
-def _draw_ranges(
-    numbers: int, max_number: int, num_operations: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The lowest value of each draw of an attempt, and the end of its range, for `_AT_ONCE`
-    attempts: the numbers, then for each join the places of both operands and the operation."""
+def _draw_ranges(numbers: int, max_number: int, num_operations: int) -> tuple[list[int], list[int]]:
+    """The lowest value of each draw of an attempt, and the end of its range: the numbers, then for
+    each join the places of both operands and the operation."""
     ends = [max_number + 1] * numbers
     for left in range(numbers, 1, -1):
         ends += [left, left - 1, num_operations]
-    lows = [1] * numbers + [0] * (len(ends) - numbers)
-    return np.array([lows] * _AT_ONCE), np.array([ends] * _AT_ONCE)
+    return [1] * numbers + [0] * (len(ends) - numbers), ends
 
 
 def read_tasks(path: str) -> tuple[CountdownTask, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -61,7 +60,7 @@ class Game2048Config:
         require_within(self, where, start_tiles=(1, self.side**2 - 1))
 
 
-class Game2048(MoveEnv):
+class Game2048(MoveEnv[Game2048Config]):
     """Tiles slide to one side, and equal neighbours become one of twice the value.
 
     Description:
@@ -94,16 +93,10 @@ class Game2048(MoveEnv):
         id="game_2048",
         config_type=Game2048Config,
         max_turns=220,
-        max_actions_per_turn=1,
         description="Slide and merge tiles until one reaches the goal.",
     )
 
-    _config: Game2048Config
     moves = MOVES
-
-    def __init__(self, config: Game2048Config | None = None) -> None:
-        super().__init__(config)
-        self.begin(0, 0)
 
     def begin(self, seed: int, noise_seed: int) -> None:
         task, self._rng = np.random.default_rng(seed), np.random.default_rng(noise_seed)
@@ -169,7 +162,7 @@ class Game2048(MoveEnv):
 
     @property
     def is_over(self) -> bool:
-        return self.is_solved or not can_move(self._tiles)
+        return self.is_solved or all(slide(self._tiles, move)[0] == self._tiles for move in MOVES)
 
     def info(self) -> dict[str, float]:
         return {"points": float(self._points), "largest": float(self._largest)}
@@ -212,18 +205,7 @@ class Game2048(MoveEnv):
 
 
 def largest(tiles: Tiles) -> int:
-    """The largest tile."""
     return max(map(max, tiles))
-
-
-def can_move(tiles: Tiles) -> bool:
-    """Whether a move changes the board: a cell is empty, or two equal tiles touch."""
-    if any(0 in row for row in tiles):
-        return True
-    lines = [*tiles, *zip(*tiles, strict=True)]
-    return any(
-        left_tile == other for line in lines for left_tile, other in itertools.pairwise(line)
-    )
 
 
 def slide(tiles: Tiles, move: str) -> tuple[Tiles, int]:

@@ -206,7 +206,7 @@ class RubiksConfig:
         require_within(self, depth=(1, _MAX_DEPTH))
 
 
-class Rubiks(TaskEnv):
+class Rubiks(TaskEnv[RubiksConfig]):
     """A scrambled 2x2 cube.
 
     Description:
@@ -241,12 +241,7 @@ class Rubiks(TaskEnv):
         max_actions_per_turn=4,
         description="Turn a scrambled 2x2 cube until every face has one colour.",
     )
-
-    _config: RubiksConfig
-
-    def __init__(self, config: RubiksConfig | None = None) -> None:
-        super().__init__(config)
-        self._first = self._state = SOLVED
+    _first = _state = SOLVED
 
     def begin(self, seed: int, noise_seed: int) -> None:
         self._first = self._state = scramble(self._config.depth, seed)
@@ -266,14 +261,12 @@ class Rubiks(TaskEnv):
         )
 
     def solve(self) -> list[str]:
-        """A shortest sequence of quarter turns."""
         return solution(self._state)
 
     def legal_actions(self) -> tuple[str, ...]:
         return tuple(MOVES)
 
     def task_key(self) -> str:
-        """The stickers as they are shown first."""
         return hash_task(self.spec.id, self._first)
 
     @property

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -31,20 +32,16 @@ def draw_board(side: int, empties: int, seed: int) -> tuple[Board, Board]:
     too early, another solution is taken; the emptiest board of some is returned then.
     """
     rng = np.random.default_rng(seed)
-    best: tuple[Board, Board] | None = None
+    tried: list[tuple[Board, Board]] = []
     for _ in range(_TRIES):
         solution = _shuffled(side, rng)
-        board = _emptied(solution, empties, rng)
-        if best is None or num_empty(board) > num_empty(best[0]):
-            best = (board, solution)
-        if num_empty(board) == empties:
+        tried.append((_emptied(solution, empties, rng), solution))
+        if num_empty(tried[-1][0]) == empties:
             break
-    assert best is not None
-    return best
+    return max(tried, key=lambda pair: num_empty(pair[0]))
 
 
 def num_empty(board: Board) -> int:
-    """Empty cells."""
     return sum(row.count(0) for row in board)
 
 
@@ -60,36 +57,38 @@ def solutions(board: Board) -> Iterator[Board]:
 
 def conflicts(board: Board) -> set[Cell]:
     """Cells that hold the same number as another cell of their row, column or box."""
-    side, box = len(board), math.isqrt(len(board))
-    out: set[Cell] = set()
-    seen: dict[tuple[str, int, int, int], Cell] = {}
-    for row in range(side):
-        for col in range(side):
-            number = board[row][col]
-            if not number:
-                continue
-            units = (("row", row, 0), ("column", 0, col), ("box", row // box, col // box))
-            for kind, first, second in units:
-                other = seen.setdefault((kind, first, second, number), (row, col))
-                if other != (row, col):
-                    out |= {other, (row, col)}
-    return out
+    filled = {cell: number for cell, number in _numbers(board).items() if number}
+    places = {cell: _units(board, cell).items() for cell in filled}
+    counts = Counter((unit, filled[cell]) for cell, units in places.items() for unit in units)
+    return {
+        cell
+        for cell, units in places.items()
+        if any(counts[unit, filled[cell]] > 1 for unit in units)
+    }
 
 
 def numbers_around(board: Board, cell: Cell) -> dict[str, tuple[int, ...]]:
     """The different numbers in the other cells of a cell's row, column and box, in rising order."""
-    box = math.isqrt(len(board))
-    places = [(r, c) for r in range(len(board)) for c in range(len(board)) if (r, c) != cell]
-    units = {
-        "row": [(r, c) for r, c in places if r == cell[0]],
-        "column": [(r, c) for r, c in places if c == cell[1]],
-        "box": [
-            (r, c) for r, c in places if (r // box, c // box) == (cell[0] // box, cell[1] // box)
-        ],
-    }
+    others = [
+        (_units(board, other), number)
+        for other, number in _numbers(board).items()
+        if number and other != cell
+    ]
     return {
-        kind: tuple(sorted({board[r][c] for r, c in cells} - {0})) for kind, cells in units.items()
+        kind: tuple(sorted({number for units, number in others if units[kind] == index}))
+        for kind, index in _units(board, cell).items()
     }
+
+
+def _numbers(board: Board) -> dict[Cell, int]:
+    """What stands on every cell, row by row."""
+    return {(r, c): number for r, row in enumerate(board) for c, number in enumerate(row)}
+
+
+def _units(board: Board, cell: Cell) -> dict[str, int]:
+    """The numbers of a cell's row, column and box."""
+    box = math.isqrt(len(board))
+    return {"row": cell[0], "column": cell[1], "box": cell[0] // box * box + cell[1] // box}
 
 
 class _Search:
@@ -218,30 +217,7 @@ class SudokuConfig:
         return {4: 6, 9: 32}[self.side] if self.empties is None else self.empties
 
 
-@dataclass(slots=True)
-class _Play:
-    """A board as it is played."""
-
-    given: Board
-    solution: Board
-    placed: dict[Cell, int] = field(default_factory=dict)
-
-    @property
-    def board(self) -> Board:
-        side = range(len(self.given))
-        return tuple(
-            tuple(self.placed.get((row, col), self.given[row][col]) for col in side) for row in side
-        )
-
-    @property
-    def is_solved(self) -> bool:
-        return self.board == self.solution
-
-    def is_right(self, cell: Cell) -> bool:
-        return self.placed.get(cell) == self.solution[cell[0]][cell[1]]
-
-
-class Sudoku(BoardEnv):
+class Sudoku(BoardEnv[SudokuConfig]):
     """A Sudoku with exactly one solution.
 
     Description:
@@ -277,36 +253,29 @@ class Sudoku(BoardEnv):
         id="sudoku",
         config_type=SudokuConfig,
         max_turns=60,
-        max_actions_per_turn=1,
         description="Fill a Sudoku of 4x4 or 9x9 cells that has exactly one solution.",
     )
 
-    _config: SudokuConfig
-
-    def __init__(self, config: SudokuConfig | None = None) -> None:
-        super().__init__(config)
-        self.begin(0, 0)
-
     def begin(self, seed: int, noise_seed: int) -> None:
-        self._play = _Play(*draw_board(self._config.side, self._config.num_empties, seed))
+        self._given, self._solution = draw_board(self._config.side, self._config.num_empties, seed)
+        self._placed: dict[Cell, int] = {}
 
     def step(self, action: str) -> StepResult:
-        play = self._play
         move = _read_move(action, self._config.side)
         cell = None if move is None else move[0]
-        if move is None or cell is None or play.is_solved or play.given[cell[0]][cell[1]]:
+        if move is None or cell is None or self.is_solved or self._given[cell[0]][cell[1]]:
             is_short = self._config.observation == "relative"
             notice = "Invalid." if is_short else self.invalid_notice(action)
-            if move is not None and not play.is_solved:
+            if move is not None and not self.is_solved:
                 notice += " This cell is given."
             observation = prefixed(notice, self.observe())
             return self.result(0.0, observation, is_valid=False, is_effective=False)
-        was_right, is_news = play.is_right(cell), play.placed.get(cell) != move[1]
-        play.placed[cell] = move[1]
+        was_right, is_news = self._is_right(cell), self._placed.get(cell) != move[1]
+        self._placed[cell] = move[1]
         reward = 0.0
         if is_news:
-            reward = _RIGHT if play.is_right(cell) else _LOST if was_right else _WRONG
-        if play.is_solved:
+            reward = _RIGHT if self._is_right(cell) else _LOST if was_right else _WRONG
+        if self.is_solved:
             reward += self._config.solved_reward
         return self.result(reward, is_effective=is_news)
 
@@ -321,13 +290,11 @@ class Sudoku(BoardEnv):
 
     def solve(self) -> list[str]:
         """The right number for every cell that is empty or wrong, from the top left."""
-        board, solution = self._play.board, self._play.solution
-        side = range(len(board))
+        board = self._board
         return [
-            f"{row + 1},{col + 1},{solution[row][col]}"
-            for row in side
-            for col in side
-            if board[row][col] != solution[row][col]
+            f"{row + 1},{col + 1},{number}"
+            for (row, col), number in _numbers(self._solution).items()
+            if board[row][col] != number
         ]
 
     def guesses(self) -> tuple[str, ...]:
@@ -339,55 +306,63 @@ class Sudoku(BoardEnv):
         return tuple(f"{cell},{number + 1}" for number in range(self._config.side))
 
     def task_key(self) -> str:
-        """The given numbers."""
-        return hash_task(self.spec.id, self._play.given)
+        return hash_task(self.spec.id, self._given)
 
     @property
     def is_solved(self) -> bool:
-        return self._play.is_solved
+        return self._board == self._solution
+
+    @property
+    def _board(self) -> Board:
+        side = range(len(self._given))
+        return tuple(
+            tuple(self._placed.get((row, col), self._given[row][col]) for col in side)
+            for row in side
+        )
+
+    def _is_right(self, cell: Cell) -> bool:
+        return self._placed.get(cell) == self._solution[cell[0]][cell[1]]
 
     def info(self) -> dict[str, float]:
-        play = self._play
         return {
-            "empty": float(num_empty(play.board)),
-            "right": float(sum(play.is_right(cell) for cell in play.placed)),
+            "empty": float(num_empty(self._board)),
+            "right": float(sum(map(self._is_right, self._placed))),
         }
 
     @property
     def _bad(self) -> set[Cell]:
-        return conflicts(self._play.board) & self._play.placed.keys()
+        return conflicts(self._board) & self._placed.keys()
 
     def frame(self) -> str:
-        board = self._play.board
+        board = self._board
         cells = ["".join(str(number or ".") for number in row) for row in board]
         legend = {".": "floor"} | {str(n): str(n) for row in board for n in row if n}
-        overlays = [("placed", cell) for cell in sorted(self._play.placed)]
+        overlays = [("placed", cell) for cell in sorted(self._placed)]
         overlays += [("conflict", cell) for cell in sorted(self._bad)]
         return grid_frame(cells, legend, overlays, block=math.isqrt(len(board)))
 
     def in_one_line(self) -> str:
         """What is not given, in order: one sentence for each cell."""
-        board, bad = self._play.board, self._bad
+        board, bad = self._board, self._bad
         sentences = []
-        for row in range(len(board)):
-            for col in range(len(board)):
-                number = board[row][col]
-                cell_name = f"{row + 1},{col + 1}"
-                if self._play.given[row][col]:
-                    continue
-                if number and (row, col) not in bad:
-                    sentences.append(f"{number} at {cell_name}.")
-                    continue
-                head = f"{number} in conflict at {cell_name}" if number else f"Empty {cell_name}"
-                around = ", ".join(
-                    f"{kind} {' '.join(map(str, numbers)) or 'none'}"
-                    for kind, numbers in numbers_around(board, (row, col)).items()
-                )
-                sentences.append(f"{head}: {around}.")
+        for cell, number in _numbers(board).items():
+            row, col = cell
+            cell_name = f"{row + 1},{col + 1}"
+            if self._given[row][col]:
+                continue
+            if number and cell not in bad:
+                sentences.append(f"{number} at {cell_name}.")
+                continue
+            head = f"{number} in conflict at {cell_name}" if number else f"Empty {cell_name}"
+            around = ", ".join(
+                f"{kind} {' '.join(map(str, numbers)) or 'none'}"
+                for kind, numbers in numbers_around(board, cell).items()
+            )
+            sentences.append(f"{head}: {around}.")
         return " ".join(sentences)
 
     def drawn(self) -> str:
-        board, bad = self._play.board, self._bad
+        board, bad = self._board, self._bad
         side = range(len(board))
         marks = [[self._mark((row, col), bad) for col in side] for row in side]
         box = math.isqrt(len(board))
@@ -405,9 +380,9 @@ class Sudoku(BoardEnv):
 
     def _mark(self, cell: Cell, bad: set[Cell]) -> str:
         row, col = cell
-        if self._play.given[row][col]:
-            return f"[{self._play.given[row][col]}]"
-        number = self._play.placed.get(cell)
+        if self._given[row][col]:
+            return f"[{self._given[row][col]}]"
+        number = self._placed.get(cell)
         if number is None:
             return " . "
         return f"*{number}*" if cell in bad else f" {number} "

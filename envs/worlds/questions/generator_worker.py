@@ -62,7 +62,6 @@ def score(name: str, params: Mapping[str, Any], seed: int, answer: str) -> float
 
 
 def work() -> None:
-    """What the child does."""
     serve(_score, _prepare)
 
 

@@ -53,7 +53,6 @@ class MathWorkers:
             self._idle.put(worker)
 
     def close(self) -> None:
-        """End every process."""
         for worker in self._workers:
             worker.close()
 
@@ -73,7 +72,6 @@ def are_equal(given: str, expected: str) -> bool:
 
 
 def work() -> None:
-    """What a worker does."""
     for given, expected in _WARM_UP:
         _are_equal(given, expected)
     gc.freeze()

@@ -73,7 +73,6 @@ class MetaMathQa(QuestionEnv):
         id="metamathqa",
         config_type=MetaMathQaConfig,
         max_turns=3,
-        max_actions_per_turn=1,
         description="Answer a mathematical question in some attempts.",
         requires=("math-verify",),
         extra="math",
@@ -106,7 +105,6 @@ class MetaMathQa(QuestionEnv):
         return f"Answer the question. You have {tries}. Action: the answer alone."
 
     def guesses(self) -> tuple[str, ...]:
-        """Small numbers."""
         return ("10", "24", "50")
 
 

@@ -27,7 +27,6 @@ class Question:
 
     @property
     def shown(self) -> str:
-        """The question as it is asked."""
         text = self.text.strip()
         if len(text) > MAX_SHOWN_CHARS:
             text = f"{text[:MAX_SHOWN_CHARS]} (cut)"
@@ -35,7 +34,7 @@ class Question:
         return "\n".join([text, *listed])
 
 
-class QuestionEnv(AttemptEnv):
+class QuestionEnv(AttemptEnv[Any]):
     """One question an episode. Right at the k-th attempt earns 2 to the power of 1 - k."""
 
     def __init__(self, config: Any, questions: tuple[Question, ...] | None) -> None:
@@ -48,7 +47,6 @@ class QuestionEnv(AttemptEnv):
         """1 for the right answer, less for another one; None for a text that is none."""
 
     def draw(self, rng: np.random.Generator) -> Question:
-        """The question of an episode."""
         if self._questions is None:
             text, number = draw_problem(rng, self._config.kinds)
             return Question(text=text, answer=str(number))
@@ -62,7 +60,7 @@ class QuestionEnv(AttemptEnv):
         score = None if self.is_over or not action.strip() else self.score(action)
         if score is None:
             return self.refused(action)
-        self._is_right = score >= 1
+        self.is_solved = score >= 1
         reward = score * 0.5**self._num_attempts
         self._num_attempts += 1
         if self.is_solved:
@@ -75,7 +73,6 @@ class QuestionEnv(AttemptEnv):
         return self.result(reward, self.observe(news))
 
     def task_key(self) -> str:
-        """The question as it is shown, with its answer."""
         return hash_task(self.spec.id, self._question.shown, self._question.answer)
 
     @property

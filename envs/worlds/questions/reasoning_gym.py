@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from echoscope.text.did_you_mean import did_you_mean
-
 from ...base import EnvParamsError, EnvSpec, shorten
-from ...params import require, require_within
+from ...params import require, require_known, require_within
 from .generator_worker import made_entry, score
 from .question_env import Question, QuestionEnv
 
@@ -73,7 +71,6 @@ class ReasoningGym(QuestionEnv):
         id="reasoning_gym",
         config_type=ReasoningGymConfig,
         max_turns=3,
-        max_actions_per_turn=1,
         description="Answer a question of reasoning-gym, such as reasoning_gym:chain_sum.",
         requires=("reasoning-gym",),
         extra="gyms",
@@ -84,12 +81,7 @@ class ReasoningGym(QuestionEnv):
 
     def __init__(self, config: ReasoningGymConfig) -> None:
         super().__init__(config, None)
-        known = self.names()
-        if config.name not in known:
-            raise EnvParamsError(
-                f"reasoning_gym has no generator {config.name!r}"
-                f"{did_you_mean(config.name, known, most=3)}"
-            )
+        require_known("reasoning_gym has no generator", config.name, self.names())
         self._seed = 0
         try:
             made_entry(config.name, config.params, 0)

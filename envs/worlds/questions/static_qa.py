@@ -72,7 +72,6 @@ class StaticQa(QuestionEnv):
         id="static_qa",
         config_type=StaticQaConfig,
         max_turns=3,
-        max_actions_per_turn=1,
         description="Answer a question with a number or a choice.",
     )
 
@@ -97,7 +96,6 @@ class StaticQa(QuestionEnv):
         return "Answer the question. Action: the number alone."
 
     def guesses(self) -> tuple[str, ...]:
-        """Every letter; or small numbers, where no choices are given."""
         if self._question.choices:
             return tuple(chr(ord("A") + i) for i in range(len(self._question.choices)))
         return ("10", "24", "50")

@@ -66,7 +66,7 @@ class OpenEnvConfig:
         )
 
 
-class OpenEnv(TaskEnv):
+class OpenEnv(TaskEnv[OpenEnvConfig]):
     """An environment of an OpenEnv server, by OpenEnv's own client.
 
     Description:
@@ -96,14 +96,12 @@ class OpenEnv(TaskEnv):
         id="openenv",
         config_type=OpenEnvConfig,
         max_turns=10,
-        max_actions_per_turn=1,
         description="Play the environment of an OpenEnv server, such as openenv:http://HOST:8000.",
         one_action=True,
         requires=("openenv-core",),
         extra="openenv",
     )
-
-    _config: OpenEnvConfig
+    is_over = True
 
     def __init__(self, config: OpenEnvConfig) -> None:
         super().__init__(config)
@@ -122,7 +120,7 @@ class OpenEnv(TaskEnv):
                 )
         self._action_field = config.action_field or self._only_text()
         self._client: Any = None
-        self._text, self._task_key, self._return, self._is_done = "", "", 0.0, True
+        self._text, self._task_key, self._return = "", "", 0.0
 
     @staticmethod
     def names() -> tuple[str, ...]:
@@ -141,7 +139,7 @@ class OpenEnv(TaskEnv):
 
     def step(self, action: str) -> StepResult:
         sent = self._action(action)
-        if self._is_done or sent is None:
+        if self.is_over or sent is None:
             return self.refused(action)
         try:
             before, answer = self._text, self._call("step", sent)
@@ -161,10 +159,6 @@ class OpenEnv(TaskEnv):
 
     def task_key(self) -> str:
         return self._task_key
-
-    @property
-    def is_over(self) -> bool:
-        return self._is_done
 
     @property
     def is_solved(self) -> bool | None:
@@ -202,7 +196,7 @@ class OpenEnv(TaskEnv):
 
     def _taken(self, answer: Any) -> str:
         """Note whether the episode is over; the text of what the server shows."""
-        self._is_done = bool(answer.done)
+        self.is_over = bool(answer.done)
         seen = answer.observation
         if not isinstance(seen, dict):
             raise EnvUnavailableError(f"{self._config.name} has sent no observation")

@@ -14,14 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from echoscope.text.tool_calls import is_tool_name
 
-from ...base import Message, Tool, shorten
+from ...base import MAX_SEED, Message, Tool, shorten
 
 VERSION: Literal[1] = 1
 MAX_BODY_BYTES = 16 << 20
 """Of a request or an answer: an action of a million characters, each escaped, and some room."""
 MAX_LISTED = 10_000
 """Actions in one list."""
-MAX_SEED = 2**63 - 1
 TOKEN_VARIABLE = "ECHOSCOPE_ENV_TOKEN"
 """Environment variable with the token, on both sides."""
 

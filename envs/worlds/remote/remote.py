@@ -130,7 +130,6 @@ class Remote(TextEnv):
         id="remote",
         config_type=RemoteConfig,
         max_turns=10,
-        max_actions_per_turn=1,
         description="Any environment over HTTP, from `echoscope envs serve`.",
     )
 
@@ -168,11 +167,8 @@ class Remote(TextEnv):
         return self._opened.num_tasks
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
-        seeds = {
-            "seed": check_seed("seed", seed),
-            "noise_seed": check_seed("noise_seed", noise_seed),
-        }
-        answer = self._begin("reset", Answer, **seeds)
+        seed, noise_seed = check_seed("seed", seed), check_seed("noise_seed", noise_seed)
+        answer = self._begin("reset", Answer, seed=seed, noise_seed=noise_seed)
         with self._reading("reset"):
             first = checked_opening(_observation(answer))
         self._latest = answer

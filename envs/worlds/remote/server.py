@@ -27,7 +27,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from echoscope.text.network import is_loopback
+from echoscope.text.network import host_in_url, is_loopback, listening
 from echoscope.text.strict_json import parsed_json
 
 from ... import registry
@@ -49,7 +49,6 @@ DEFAULT_PORT = 8700
 MIN_TOKEN = 8
 BODY_S = 30.0
 """Seconds in which a request must have arrived."""
-_BACKLOG = 512
 _SCHEMAS = {
     "action": Action.model_json_schema(),
     "observation": Seen.model_json_schema(),
@@ -86,14 +85,8 @@ class Gate:
         return not self.token or hmac.compare_digest(given.encode(), self.token.encode())
 
 
-def make_app(
-    served: Sequence[Served], limits: Limits, gate: Gate, *, body_s: float = BODY_S
-) -> ASGIApp:
-    """The ASGI application.
-
-    Args:
-        body_s: seconds in which a request must have arrived.
-    """
+def make_app(served: Sequence[Served], limits: Limits, gate: Gate) -> ASGIApp:
+    """The ASGI application."""
     sessions = Sessions(served, limits)
 
     async def answered(verb: str, content: Content) -> Response:
@@ -104,7 +97,7 @@ def make_app(
 
     def post(verb: str) -> Route:
         async def endpoint(request: Request) -> Response:
-            return await answered(verb, await _content(request, body_s))
+            return await answered(verb, await _content(request))
 
         return Route(f"/{verb}", endpoint, methods=["POST"])
 
@@ -112,7 +105,7 @@ def make_app(
         return await answered("state", dict(request.query_params))
 
     async def close(request: Request) -> Response:
-        content = await _content(request, body_s)
+        content = await _content(request)
         await sessions.close(str(content.get("episode_id")))
         return _response({})
 
@@ -239,8 +232,8 @@ def serve(
     _check_token(address, token)
     _check_served(served)
     app = make_app(served, limits, Gate(address=address, token=token))
-    with open_port(address, port) as listening:
-        url = f"http://{_reachable(address)}:{listening.getsockname()[1]}"
+    with listening(address, port) as opened:
+        url = f"http://{host_in_url(address)}:{opened.getsockname()[1]}"
 
         class Server(uvicorn.Server):
             async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -259,14 +252,7 @@ def serve(
             timeout_graceful_shutdown=2,
         )
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(Server(config).serve(sockets=[listening]))
-
-
-def _reachable(address: str) -> str:
-    """A host that clients can write for the address that a server listens on."""
-    if address in ("0.0.0.0", "::"):  # all addresses of this machine, which is none to connect to
-        return socket.gethostname()
-    return f"[{address}]" if ":" in address else address
+            asyncio.run(Server(config).serve(sockets=[opened]))
 
 
 def _check_token(address: str, token: str) -> None:
@@ -295,29 +281,7 @@ def _check_served(served: Sequence[Served]) -> None:
         registry.make(each.id, **each.params).close()
 
 
-def open_port(address: str, port: int) -> socket.socket:
-    """A socket that listens.
-
-    Raises:
-        OSError: the port is taken, or the address is not of this machine.
-    """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    # Named, or asyncio does not know it for TCP and leaves Nagle's delay on: 40 ms an answer.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((address, port))
-        listening.listen(_BACKLOG)
-    except OSError as error:
-        listening.close()
-        raise OSError(
-            f"cannot listen on {address} port {port}: {error.strerror or error}"
-        ) from None
-    listening.setblocking(False)
-    return listening
-
-
-async def _content(request: Request, body_s: float) -> dict[str, Any]:
+async def _content(request: Request) -> dict[str, Any]:
     """The object of a request.
 
     Raises:
@@ -330,14 +294,14 @@ async def _content(request: Request, body_s: float) -> dict[str, Any]:
         )
     held = bytearray()
     try:
-        async with asyncio.timeout(body_s):
+        async with asyncio.timeout(BODY_S):
             async for chunk in request.stream():
                 held += chunk
                 if len(held) > MAX_BODY_BYTES:
                     limit = f"a request has at most {MAX_BODY_BYTES >> 20} MiB: shorten the action"
                     raise RefusedError(413, "too_large", limit)
     except TimeoutError:
-        raise RefusedError(408, "slow", f"the request did not arrive within {body_s:g} s") from None
+        raise RefusedError(408, "slow", f"the request did not arrive within {BODY_S:g} s") from None
     return _object(bytes(held)) if held.strip() else {}
 
 
@@ -351,14 +315,12 @@ def _object(data: bytes) -> dict[str, Any]:
     return content
 
 
-def _response(content: Content) -> Response:
-    return Response(encoded(content), media_type="application/json")
+def _response(content: Content, status: int = 200) -> Response:
+    return Response(encoded(content), status_code=status, media_type="application/json")
 
 
 def _refused(error: RefusedError) -> Response:
-    return Response(
-        encoded(error.content()), status_code=error.status, media_type="application/json"
-    )
+    return _response(error.content(), error.status)
 
 
 def _refusal(request: Request, error: Exception) -> RefusedError:

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Thread
 from typing import Any
 
 from echoscope.text.did_you_mean import did_you_mean
@@ -35,6 +34,7 @@ from ...base import (
     shorten,
 )
 from ...params import require_within
+from ...workers.bounded import called_beside
 from .protocol import VERSION, Asked, ProtocolError, quoted, read_request
 
 Content = Mapping[str, Any]
@@ -76,7 +76,6 @@ class RefusedError(Exception):
         self.status, self.kind = status, kind
 
     def content(self) -> Content:
-        """The answer's body."""
         return {"error": {"kind": self.kind, "message": shorten(str(self), 400)}}
 
 
@@ -341,31 +340,19 @@ class Sessions:
 async def _in_thread(call: Callable[[], Any], limit_s: float) -> Any:
     """What `call` returns or raises; leaving Python (`sys.exit`) is a RuntimeError here.
 
-    The thread is a daemon, because Python cannot end a call that hangs: it is left behind then.
-
     Raises:
-        TimeoutError: it took more than `limit_s` seconds.
+        TimeoutError: it took more than `limit_s` seconds; a call that hangs is left behind then.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[tuple[Any, Exception | None]] = loop.create_future()
 
-    def finish(result: Any, error: Exception | None) -> None:
-        if not done.cancelled():
-            done.set_result((result, error))
-
-    def work() -> None:
-        result, error = None, None
+    def work() -> tuple[Any, Exception | None]:  # asyncio hands on not every error as it is
         try:
-            result = call()
+            return call(), None
         except Exception as problem:  # noqa: BLE001 - raised again where it is waited for
-            error = problem
+            return None, problem
         except BaseException as problem:  # noqa: BLE001 - would end the event loop there
-            error = RuntimeError(f"{type(problem).__name__}: {problem}")
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the server
-            loop.call_soon_threadsafe(finish, result, error)
+            return None, RuntimeError(f"{type(problem).__name__}: {problem}")
 
-    Thread(target=work, name="echoscope-call", daemon=True).start()
-    result, error = await asyncio.wait_for(done, limit_s)
+    result, error = await asyncio.wait_for(asyncio.wrap_future(called_beside(work)), limit_s)
     if error is not None:
         raise error
     return result

@@ -174,10 +174,8 @@ def _passages(answer: Any, protocol: Protocol, most: int) -> tuple[Passage, ...]
     """The passages of an answer, whichever of the two shapes it has."""
     name = "result" if protocol == "search_r1" else "results"
     listed = answer.get(name) if isinstance(answer, dict) else None
-    if protocol == "search_r1" and isinstance(listed, list) and len(listed) == 1:
-        listed = listed[0]
-    elif protocol == "search_r1":
-        listed = None
+    if protocol == "search_r1":
+        listed = listed[0] if isinstance(listed, list) and len(listed) == 1 else None
     if not isinstance(listed, list):
         raise RetrieverError(f"answered with JSON that has no list {name!r} for the query")
     passages = []

@@ -18,7 +18,6 @@ from .multi_hop import MADE_QUESTIONS, QuestionFile, read_questions
 from .passages import (
     MADE_PASSAGES,
     HttpRetriever,
-    Passage,
     PassageIndex,
     RetrieverError,
     plain_text,
@@ -80,7 +79,7 @@ class SearchConfig:
         )
 
 
-class SearchQa(TaskEnv):
+class SearchQa(TaskEnv[SearchConfig]):
     """A question of two or three hops, answered by searching passages.
 
     Description:
@@ -116,12 +115,11 @@ class SearchQa(TaskEnv):
         id="search_qa",
         config_type=SearchConfig,
         max_turns=6,
-        max_actions_per_turn=1,
         description="Answer questions of several hops by searching passages.",
         requires=("bm25s",),
         extra="search",
     )
-    _config: SearchConfig
+    is_over = is_solved = False
     repeats_question = True
     """After a search: a window over the conversation may have dropped the question."""
 
@@ -141,7 +139,9 @@ class SearchQa(TaskEnv):
 
     def begin(self, seed: int, noise_seed: int) -> None:
         self._question = self._questions[drawn(seed, len(self._questions))]
-        self._judgement: Judgement | None = None
+        self._asking = f"Question: {self._question.text}"
+        self.is_over = self.is_solved = False
+        self._judgement = Judgement(False, 0.0)
         self._num_searches, self._has_failed = 0, False
         self._seen: set[str] = set()
         self._asked: set[str] = set()
@@ -149,10 +149,10 @@ class SearchQa(TaskEnv):
         """What the last search and the answer gave, for people."""
 
     def step(self, action: str) -> StepResult:
+        self._has_failed = False
         match = _ACTION.fullmatch(action.strip()) if len(action) <= _MAX_ACTION_CHARS else None
         word, content = (match[1].lower(), match[2].strip()) if match else ("search", "")
         if self.is_over or not 0 < len(content) <= _MOST_CHARS[word]:
-            self._has_failed = False
             hint = "The episode is over." if self.is_over else f"{_HINT}\n{self._asking}"
             told = self.observe(f"{self.invalid_notice(action)} {hint}")
             return self.result(0.0, told, is_valid=False, is_effective=False)
@@ -166,6 +166,7 @@ class SearchQa(TaskEnv):
         """Judge an answer, which ends the episode."""
         given, right = plain_text(answer, MAX_ANSWER_CHARS), self._question.answers[0]
         judged = self._judgement = judge(answer, self._question.answers)
+        self.is_over, self.is_solved = True, judged.is_exact
         self._has_failed = False
         verdict = "right" if judged.is_exact else f"wrong, F1 {judged.f1:.2f}"
         self._lines.append(f"Answer: {_beginning(given)} ({verdict})")
@@ -190,7 +191,6 @@ class SearchQa(TaskEnv):
             failure = f"The search failed: the retriever {error}."
             self._lines = [head, _beginning(failure)]
             return failure, False
-        self._has_failed = False
         self._asked.add(short.casefold())
         lines = [
             f"[{number}] {passage.shown(self._config.max_chars)}"
@@ -227,7 +227,6 @@ class SearchQa(TaskEnv):
         return [*searches, f"finish[{self._question.answers[0]}]"]
 
     def guesses(self) -> tuple[str, ...]:
-        """The question itself as a query, and an answer that is none."""
         return (f"search[{self._question.text[:MAX_QUERY_CHARS]}]", "finish[unknown]")
 
     def task_key(self) -> str:
@@ -236,38 +235,24 @@ class SearchQa(TaskEnv):
 
     @property
     def num_tasks(self) -> int:
-        """The different questions."""
         return len(self._questions)
 
-    @property
-    def is_over(self) -> bool:
-        return self._judgement is not None
-
-    @property
-    def is_solved(self) -> bool:
-        return self._judgement is not None and self._judgement.is_exact
-
     def info(self) -> dict[str, float]:
-        judgement = self._judgement or Judgement(False, 0.0)
         return {
             "searches": float(self._num_searches),
-            "exact_match": float(judgement.is_exact),
-            "f1": judgement.f1,
+            "exact_match": float(self._judgement.is_exact),
+            "f1": self._judgement.f1,
             "search_failed": float(self._has_failed),
         }
-
-    @property
-    def _asking(self) -> str:
-        return f"Question: {self._question.text}"
 
     def observe(self, text: str = "") -> Observation:
         frame = card_frame("Search", [self._asking, *self._lines])
         return Observation(text=text or self._asking, frame=frame)
 
 
-def _beginning(text: str, most: int = 100) -> str:
+def _beginning(text: str) -> str:
     """The beginning of a line, for people."""
-    return text if len(text) <= most else f"{text[:most]} ..."
+    return text if len(text) <= 100 else f"{text[:100]} ..."
 
 
 def _retriever(config: SearchConfig, source: QuestionFile) -> PassageIndex | HttpRetriever:
@@ -288,6 +273,4 @@ def _file_index(path: str) -> PassageIndex:
     return PassageIndex(read_passages(path))
 
 
-@lru_cache(maxsize=2)
-def _passage_index(passages: tuple[Passage, ...]) -> PassageIndex:
-    return PassageIndex(passages)
+_passage_index = lru_cache(maxsize=2)(PassageIndex)

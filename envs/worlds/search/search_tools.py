@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
-from ...base import EnvSpec, StepResult, Tool
+from ...base import StepResult, Tool
 from ..tools.tool_env import CommandTools, tool_of
 from .bm25 import MAX_QUERY_CHARS
-from .search_qa import SearchConfig, SearchQa
+from .search_qa import SearchQa
 
 
 class SearchTools(CommandTools):
@@ -32,20 +33,16 @@ class SearchTools(CommandTools):
     Requires:
         bm25s (`pip install -e '.[search]'`); with `retriever: http` a server.
     Example:
-        >>> world = SearchTools(SearchConfig(hops=2))
+        >>> world = SearchTools()
         >>> first = world.reset(seed=3, noise_seed=0)
         >>> [world.step(action).reward for action in world.solve()]
         [0.0, 0.0, 1.0]
     """
 
-    spec = EnvSpec(
+    spec = replace(
+        SearchQa.spec,
         id="search_tools",
-        config_type=SearchConfig,
-        max_turns=6,
-        max_actions_per_turn=1,
         description="Answer questions of several hops with a search tool.",
-        requires=("bm25s",),
-        extra="search",
     )
     inner = SearchQa
     _world: SearchQa

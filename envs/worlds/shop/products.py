@@ -88,7 +88,6 @@ class Catalogue:
 
     @cached_property
     def num_goals(self) -> int:
-        """How many different goals there are."""
         return len(set(self.goals))
 
     @cached_property
@@ -97,7 +96,6 @@ class Catalogue:
 
 
 def category_of(*parts: str) -> str:
-    """The path of a category."""
     return f" {CATEGORY_MARK} ".join(parts)
 
 

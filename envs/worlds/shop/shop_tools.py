@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
-from ...base import EnvSpec, StepResult, Tool
+from ...base import StepResult, Tool
 from ..tools.tool_env import CommandTools, tool_of
-from .webshop import WebShop, WebShopConfig
+from .webshop import WebShop
 
 _TEXT = {"type": "string", "minLength": 1}
 
@@ -33,20 +34,17 @@ class ShopTools(CommandTools):
     Requires:
         bm25s and rapidfuzz (`pip install -e '.[shop]'`).
     Example:
-        >>> world = ShopTools(WebShopConfig())
+        >>> world = ShopTools()
         >>> first = world.reset(seed=3, noise_seed=0)
         >>> [world.step(action).reward for action in world.solve()][-1]
         1.0
     """
 
-    spec = EnvSpec(
+    spec = replace(
+        WebShop.spec,
         id="shop_tools",
-        config_type=WebShopConfig,
-        max_turns=15,
         max_actions_per_turn=2,
         description="Search a shop, choose options and buy, by tool calls.",
-        requires=("bm25s", "rapidfuzz"),
-        extra="shop",
     )
     inner = WebShop
     _world: WebShop

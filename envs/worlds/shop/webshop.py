@@ -64,7 +64,7 @@ class WebShopConfig:
         return read_catalogue(self.products, self.attributes, self.human_goals, self.num_products)
 
 
-class WebShop(TaskEnv):
+class WebShop(TaskEnv[WebShopConfig]):
     """A shop in text: find and buy a product with the wanted attributes, options and price.
 
     Description:
@@ -102,12 +102,11 @@ class WebShop(TaskEnv):
         id="webshop",
         config_type=WebShopConfig,
         max_turns=15,
-        max_actions_per_turn=1,
         description="Search a shop, choose options, and buy what the instruction asks for.",
         requires=("bm25s", "rapidfuzz"),
         extra="shop",
     )
-    _config: WebShopConfig
+    is_over = is_solved = False
 
     def __init__(self, config: WebShopConfig | None = None) -> None:
         super().__init__(config)
@@ -117,6 +116,7 @@ class WebShop(TaskEnv):
     def begin(self, seed: int, noise_seed: int) -> None:
         goals = self._catalogue.goals
         self._goal: Goal = goals[drawn(seed, len(goals))]
+        self.is_over = self.is_solved = False
         self._place: Place = "search"
         self._query, self._page = "", 1
         self._results: tuple[Product, ...] = ()
@@ -130,7 +130,8 @@ class WebShop(TaskEnv):
         word, content = (match[1], match[2].strip()) if match is not None else ("", "")
         press = self._buttons().get(content) if word == "click" else None
         if word == "search" and self._place == "search" and content:
-            self._search(content)
+            self._query, self._results = content[:MAX_QUERY_CHARS], self._catalogue.search(content)
+            self._turn_to(1)
         elif press is not None:
             press()
         else:
@@ -139,7 +140,7 @@ class WebShop(TaskEnv):
 
     def give_up(self) -> StepResult:
         """Leave the shop without a purchase."""
-        self._place = "done"
+        self._place, self.is_over = "done", True
         return self.result(0.0, Observation(text="Nothing was bought.", frame=self._card()))
 
     def info(self) -> dict[str, float]:
@@ -198,17 +199,7 @@ class WebShop(TaskEnv):
 
     @property
     def num_tasks(self) -> int:
-        """The different goals of the catalogue."""
         return self._catalogue.num_goals
-
-    @property
-    def is_over(self) -> bool:
-        return self._place == "done"
-
-    @property
-    def is_solved(self) -> bool:
-        """Whether what was bought is all that was wanted."""
-        return self._score is not None and self._score.total >= 1.0
 
     @property
     def _num_pages(self) -> int:
@@ -242,10 +233,6 @@ class WebShop(TaskEnv):
             buttons[BUY] = partial(self._buy, self._product)
         return buttons
 
-    def _search(self, query: str) -> None:
-        self._query, self._results = query[:MAX_QUERY_CHARS], self._catalogue.search(query)
-        self._turn_to(1)
-
     def _leave(self) -> None:
         self._query, self._results = "", ()
         self._turn_to(1)
@@ -266,6 +253,7 @@ class WebShop(TaskEnv):
 
     def _buy(self, product: Product) -> None:
         self._score, self._place = score_purchase(product, self._goal, self._chosen), "done"
+        self.is_over, self.is_solved = True, self._score.total >= 1.0
 
     def _purchase(self, product: Product, chosen: dict[str, str]) -> list[str]:
         """From a product's page to its purchase."""

@@ -87,12 +87,15 @@ class AlfWorld(TextGame):
         id="alfworld",
         config_type=AlfWorldConfig,
         max_turns=50,
-        max_actions_per_turn=1,
         description="Do household tasks of ALFRED, told as text.",
         requires=("alfworld",),
         extra="alfworld",
     )
 
+    examples = (
+        "look, inventory, go to desk 1, open drawer 1, take mug 1 from desk 1, "
+        "move mug 1 to shelf 1, clean mug 1 with sinkbasin 1, use desklamp 1"
+    )
     _config: AlfWorldConfig
 
     def __init__(self, config: AlfWorldConfig | None = None) -> None:
@@ -109,7 +112,6 @@ class AlfWorld(TextGame):
 
     @property
     def num_tasks(self) -> int:
-        """The number of games."""
         return len(self._games)
 
     def _game_of(self, seed: int) -> str:
@@ -117,12 +119,6 @@ class AlfWorld(TextGame):
 
     def _reward(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
         return WON_REWARD if after["won"] and not before["won"] else 0.0
-
-    def _examples(self) -> str:
-        return (
-            "look, inventory, go to desk 1, open drawer 1, take mug 1 from desk 1, "
-            "move mug 1 to shelf 1, clean mug 1 with sinkbasin 1, use desklamp 1"
-        )
 
 
 def data_folder(data: str) -> str:

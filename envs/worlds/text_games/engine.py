@@ -67,14 +67,12 @@ class Shelf:
         self._idle: list[Loaded] = []
 
     def take(self, path: str) -> Loaded:
-        """The game, from the shelf or loaded."""
         for index, loaded in enumerate(self._idle):
             if loaded.path == path:
                 return self._idle.pop(index)
         return Loaded(path)
 
     def put(self, loaded: Loaded) -> None:
-        """Takes a game back."""
         self._idle.append(loaded)
         if len(self._idle) > MAX_IDLE_GAMES:
             self._idle.pop(0).world.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ...base import (
     EnvUnavailableError,
@@ -31,12 +31,16 @@ _SHORT_FORMS: Mapping[str, str] = {
 _OTHER_VERBS: Mapping[str, str] = {"x": "examine", "get": "take", "pick up": "take"}
 
 
-class TextGame(TaskEnv):
+class TextGame(TaskEnv[Any]):
     """A game of words. Subclasses choose the game of a seed and what winning is worth.
 
     Nothing that a policy writes reaches the interpreter: an action is looked up among the commands
     that the game lists itself, and all else (`quit`, `save`, `undo`, `script` too) is refused.
     """
+
+    examples: ClassVar[str]
+    """Commands for the instructions, where the observations list none."""
+    is_over = is_solved = False
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -45,7 +49,6 @@ class TextGame(TaskEnv):
         self._commands: dict[str, str] = {}
         self._text = self._goal = ""
         self._is_first = True
-        self._plan: list[str] | None = None
 
     def begin(self, seed: int, noise_seed: int) -> None:
         path = self._game_of(seed)
@@ -70,19 +73,16 @@ class TextGame(TaskEnv):
 
     def instructions(self) -> str:
         commands = "the commands listed" if self._config.show_commands else "commands such as these"
-        examples = "" if self._config.show_commands else f": {self._examples()}"
+        examples = "" if self._config.show_commands else f": {self.examples}"
         return f"Play a text game and reach its goal. Actions: one of {commands}{examples}."
 
     def solve(self) -> list[str] | None:
         """Commands that win from here, by the game's own policy or planner."""
         if self.is_over:
             return [] if self.is_solved else None
-        if self._plan is None:
-            self._plan = self._session.plan()
-        return list(self._plan) or None
+        return self._session.plan() or None
 
     def legal_actions(self) -> tuple[str, ...]:
-        """The game's commands, where they are shown."""
         return tuple(self._commands.values()) if self._config.show_commands else ()
 
     def guesses(self) -> tuple[str, ...]:
@@ -103,25 +103,15 @@ class TextGame(TaskEnv):
     def _reward(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
         """What a command earned."""
 
-    @abstractmethod
-    def _examples(self) -> str:
-        """Commands for the instructions, where the observations list none."""
-
-    @property
-    def is_over(self) -> bool:
-        return bool(self._state) and (self._state["won"] or self._state["lost"])
-
-    @property
-    def is_solved(self) -> bool:
-        return bool(self._state["won"])
-
     def info(self) -> dict[str, float]:
         return {"score": float(self._state["score"])}
 
     def _take(self, state: dict[str, Any]) -> None:
-        self._state, self._plan = state, None
-        over = state["won"] or state["lost"]
-        self._commands = {} if over else {normalise(name): name for name in state["commands"]}
+        self._state = state
+        self.is_over, self.is_solved = state["won"] or state["lost"], state["won"]
+        self._commands = (
+            {} if self.is_over else {normalise(name): name for name in state["commands"]}
+        )
 
     def _command_of(self, action: str) -> str | None:
         """The game's command that an action stands for, letter case and short forms aside."""

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from echoscope.text.did_you_mean import did_you_mean
-
 from ...base import (
     EnvParamsError,
     EnvSpec,
@@ -24,6 +22,7 @@ from ...base import (
     shorten,
 )
 from ...frames import card_frame
+from ...params import require_known
 from ..task_env import TaskEnv
 
 _ALONE = (
@@ -54,7 +53,7 @@ class TextArenaConfig:
     success_reward: float = 1.0
 
 
-class TextArena(TaskEnv):
+class TextArena(TaskEnv[TextArenaConfig]):
     """A game of textarena for one player.
 
     Description:
@@ -84,26 +83,18 @@ class TextArena(TaskEnv):
         id="textarena",
         config_type=TextArenaConfig,
         max_turns=20,
-        max_actions_per_turn=1,
         description="Play a one-player game of textarena, such as textarena:Minesweeper-v0.",
         requires=("textarena",),
         extra="gyms",
     )
-
-    _config: TextArenaConfig
+    is_over, is_solved = True, False
 
     def __init__(self, config: TextArenaConfig) -> None:
         super().__init__(config)
-        known = self.names()
-        if config.name not in known:
-            raise EnvParamsError(
-                f"textarena has no one-player game {config.name!r}"
-                f"{did_you_mean(config.name, known, most=3)}"
-            )
+        require_known("textarena has no one-player game", config.name, self.names())
         self._game: Any = None
         self._state: Any = None
         self._text, self._task_key = "", ""
-        self._reward: float | None = None
 
     @staticmethod
     def names() -> tuple[str, ...]:
@@ -131,7 +122,7 @@ class TextArena(TaskEnv):
         except Exception as error:  # noqa: BLE001 - a list of words that is not there, for example
             why = " ".join(str(error).replace("*", " ").split())
             raise EnvUnavailableError(f"{name} cannot start: {shorten(why, 300)}") from None
-        self._reward = None
+        self.is_over = self.is_solved = False
         self._task_key = hash_task(self.spec.id, name, self._text)
 
     def step(self, action: str) -> StepResult:
@@ -142,7 +133,8 @@ class TextArena(TaskEnv):
             with self._own_randomness():
                 # Games repeat the move in their answer, where nobody could write a lone surrogate.
                 is_done, _ = self._game.step(action.encode("utf-8", "replace").decode())
-                news = self._ending() if is_done else self._news()
+                news = self._info().get("reason") if is_done else self._news()
+                news = str(news or "The game is over.")
                 rewards = self._game.close()[0] if is_done else {}
         except Exception:  # noqa: BLE001 - a game that fails on a move does not allow it
             self._game, self._state = before
@@ -152,24 +144,16 @@ class TextArena(TaskEnv):
             self._game, self._state = before
             shown = Observation(text=news, frame=self.observe().frame)
             return self.result(0.0, shown, is_valid=False, is_effective=False)
-        self._text = news
-        if is_done:
-            self._reward = float((rewards or {}).get(0, 0.0))
-        return self.result(self._reward or 0.0)
+        self._text, self.is_over = news, bool(is_done)
+        reward = float((rewards or {}).get(0, 0.0))
+        self.is_solved = self.is_over and reward >= self._config.success_reward
+        return self.result(reward)
 
     def instructions(self) -> str:
         return "Play the game. Action: your move, in the form that the rules ask for."
 
     def task_key(self) -> str:
         return self._task_key
-
-    @property
-    def is_over(self) -> bool:
-        return self._game is None or self._reward is not None
-
-    @property
-    def is_solved(self) -> bool:
-        return self._reward is not None and self._reward >= self._config.success_reward
 
     def observe(self) -> Observation:
         return Observation(
@@ -181,9 +165,6 @@ class TextArena(TaskEnv):
         _, messages = self._game.get_observation()
         said = [str(text) for sender, text, *_ in messages if sender != 0]
         return "\n".join(said).strip() or "Nothing happens."
-
-    def _ending(self) -> str:
-        return str(self._info().get("reason") or "The game is over.")
 
     def _info(self) -> Mapping[str, Any]:
         """What the game says of its end."""

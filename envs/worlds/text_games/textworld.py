@@ -11,6 +11,8 @@ from ...params import require_within
 from .engine_process import GAME_TIMEOUT_S, EngineError, shared_engine
 from .text_game import TextGame
 
+_OF_A_GAME = ("rooms", "objects", "quests", "quest_length", "theme")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextWorldConfig:
@@ -78,28 +80,21 @@ class TextWorld(TextGame):
         id="textworld",
         config_type=TextWorldConfig,
         max_turns=20,
-        max_actions_per_turn=1,
         description="Win a text adventure that the TextWorld engine generated.",
         requires=("textworld",),
         extra="textworld",
     )
 
+    examples = "look, inventory, go north, take key, open chest, unlock door with key, drop key"
     _config: TextWorldConfig
 
     @property
     def num_tasks(self) -> int:
-        """The number of games."""
         return self._config.games
 
     def _game_of(self, seed: int) -> str:
         config = self._config
-        options = {
-            "rooms": config.rooms,
-            "objects": config.objects,
-            "quests": config.quests,
-            "quest_length": config.quest_length,
-            "theme": config.theme,
-        }
+        options = {name: getattr(config, name) for name in _OF_A_GAME}
         try:
             made = shared_engine().ask(
                 GAME_TIMEOUT_S,
@@ -113,6 +108,3 @@ class TextWorld(TextGame):
 
     def _reward(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
         return float(after["score"] - before["score"])
-
-    def _examples(self) -> str:
-        return "look, inventory, go north, take key, open chest, unlock door with key, drop key"

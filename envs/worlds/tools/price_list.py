@@ -45,7 +45,7 @@ _CALCULATE = tool_of(
 )
 
 
-class PriceList(ToolEnv):
+class PriceList(ToolEnv[PriceListConfig]):
     """What a shopping list costs, with a price list that only a tool can read.
 
     Description:
@@ -80,8 +80,7 @@ class PriceList(ToolEnv):
         max_actions_per_turn=2,
         description="Look up prices and calculate, by tool calls: what does a shopping list cost?",
     )
-
-    _config: PriceListConfig
+    is_over = is_solved = False
 
     def __init__(self, config: PriceListConfig | None = None) -> None:
         super().__init__(config)
@@ -93,9 +92,14 @@ class PriceList(ToolEnv):
         self._wanted = {name: int(rng.integers(1, self._config.max_quantity + 1)) for name in names}
         prices = rng.integers(2, self._config.max_price + 1, size=len(GOODS))
         self._prices = {name: int(price) for name, price in zip(GOODS, prices, strict=True)}
+        parts = [f"{number} {name}" for name, number in self._wanted.items()]
+        listed = " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
+        self._question = f"What do {listed} cost together?"
+        total = sum(self._prices[name] * number for name, number in self._wanted.items())
+        self._total = Fraction(total)
         self._known: set[str] = set()
         self._is_sum_known = False
-        self._given: str | None = None
+        self.is_over = self.is_solved = False
 
     def observe(self) -> Observation:
         return self._told(self._question)
@@ -114,20 +118,21 @@ class PriceList(ToolEnv):
         return self._look_up(arguments) if name == "lookup" else self._calculate(arguments)
 
     def answer(self, text: str) -> StepResult:
-        self._given = text
+        self.is_over, self.is_solved = True, read_number(text) == self._total
         word = "Right" if self.is_solved else "Wrong"
         told = self._told(f"{word}: it costs {number_text(self._total)}.")
         return self.result(float(self.is_solved), told)
 
     def solve(self) -> list[str] | None:
         """Look up what is not known yet, calculate, answer; None after a wrong answer."""
-        if self._given is not None:
+        if self.is_over:
             return [] if self.is_solved else None
         actions = [
             f'lookup {{"item": "{name}"}}' for name in self._wanted if name not in self._known
         ]
         if self._config.calculator and not self._is_sum_known:
-            actions.append(f'calculate {{"expression": "{self._expression}"}}')
+            sums = "+".join(f"{n}*{self._prices[name]}" for name, n in self._wanted.items())
+            actions.append(f'calculate {{"expression": "{sums}"}}')
         return [*actions, f"answer {number_text(self._total)}"]
 
     def guesses(self) -> tuple[str, ...]:
@@ -139,28 +144,6 @@ class PriceList(ToolEnv):
         """The list in the order shown, and the prices of what is on it."""
         listed = [[name, number, self._prices[name]] for name, number in self._wanted.items()]
         return hash_task(self.spec.id, listed)
-
-    @property
-    def is_over(self) -> bool:
-        return self._given is not None
-
-    @property
-    def is_solved(self) -> bool:
-        return self._given is not None and read_number(self._given) == self._total
-
-    @property
-    def _total(self) -> Fraction:
-        return Fraction(sum(self._prices[name] * number for name, number in self._wanted.items()))
-
-    @property
-    def _expression(self) -> str:
-        return "+".join(f"{number}*{self._prices[name]}" for name, number in self._wanted.items())
-
-    @property
-    def _question(self) -> str:
-        parts = [f"{number} {name}" for name, number in self._wanted.items()]
-        listed = " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
-        return f"What do {listed} cost together?"
 
     def _look_up(self, arguments: Mapping[str, Any]) -> StepResult:
         name = normalise(str(arguments["item"]))
@@ -185,6 +168,6 @@ class PriceList(ToolEnv):
             f"{number} {good}" + (f" at {self._prices[good]}" if good in self._known else "")
             for good, number in self._wanted.items()
         ]
-        if self._given is not None:
+        if self.is_over:
             lines.append(text)
         return spoken(text, card_frame("Price list", lines), tool=tool)

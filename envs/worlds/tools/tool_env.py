@@ -33,10 +33,10 @@ from ...base import (
     Tool,
     shorten,
 )
-from ..task_env import TaskEnv
+from ..task_env import C, TaskEnv
 
 
-class ToolEnv(TaskEnv):
+class ToolEnv(TaskEnv[C]):
     """A world that is acted on by tool calls and ended by an answer.
 
     Arguments that a tool's schema does not name are refused, unless it allows
@@ -62,12 +62,11 @@ class ToolEnv(TaskEnv):
         """The result of an answer; usually the end of the episode."""
 
     def step(self, action: str) -> StepResult:
-        problem = self._problem(action)
-        if problem:
+        if self._problem(action):
             call = read_call(action)
             # The answer to something that was not even a call comes from the user, not from a tool.
             name = "" if call is None and read_problem(action) is None else "error"
-            return self._refused(action, problem, name if call is None else call[0])
+            return self._refused(action, name if call is None else call[0])
         call = read_call(action)
         if call is None:
             return self.answer(read_answer(action) or "")
@@ -104,31 +103,19 @@ class ToolEnv(TaskEnv):
         where = f" at {shorten(path[1:])}" if path else ""
         return f"the arguments of {name} do not fit{where}: {shorten(error.message, 160)}"
 
-    def _refused(self, action: str, problem: str, tool: str) -> StepResult:
-        return StepResult(
-            observation=spoken(self.invalid_notice(action), self.observe().frame, tool=tool),
-            reward=0.0,
-            terminated=self.is_over,
-            success=self.is_solved,
-            is_valid=False,
-            is_effective=False,
-            info={},
-        )
-
-    @cached_property
-    def tools_by_name(self) -> Mapping[str, Tool]:
-        """The tools."""
-        return {tool.name: tool for tool in self.tools()}
+    def _refused(self, action: str, tool: str) -> StepResult:
+        told = spoken(self.invalid_notice(action), self.observe().frame, tool=tool)
+        return replace(self.result(0.0, told, is_valid=False, is_effective=False), info={})
 
     @cached_property
     def _validators(self) -> Mapping[str, Draft202012Validator]:
-        return {name: _validator(tool) for name, tool in self.tools_by_name.items()}
+        return {tool.name: _validator(tool) for tool in self.tools()}
 
 
-class CommandTools(ToolEnv):
+class CommandTools(ToolEnv[Any]):
     """The commands of another world as tools: a call is one command there."""
 
-    inner: ClassVar[type[TaskEnv]]
+    inner: ClassVar[type[TaskEnv[Any]]]
     commands: ClassVar[Mapping[str, str]]
     """Tool -> the command that a call of it stands for, such as `search[{query}]`."""
 
@@ -187,7 +174,7 @@ class CommandTools(ToolEnv):
         word, _, content = command.removesuffix("]").partition("[")
         if word not in self.commands:
             return answer_action(content)
-        [field] = self.tools_by_name[word].parameters["properties"]
+        [field] = next(tool.parameters["properties"] for tool in self.tools() if tool.name == word)
         return call_action(word, {field: content})
 
 

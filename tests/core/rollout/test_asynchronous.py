@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from bench import make_bench
 from costs import without_hanging
+from pools import worker_pids
 from waiting_worlds import is_chosen
 
 from echoscope.core.config.loading import ConfigError, load_config
@@ -129,7 +130,7 @@ def test_worlds_in_processes_play_the_same_and_leave_no_process(
     config = make_config(world("WaitingLake"), ASYNC, "collection.workers=processes")
     with source_of(config, processes=processes) as source:
         assert_same_batch(source.collect(1, config), lockstep)
-        pids = processes.pids
+        pids = worker_pids(processes)
     assert len(pids) == 2
     assert [pid for pid in pids if is_running(pid)] == []
 
@@ -183,7 +184,7 @@ def test_a_dead_worker_costs_its_episodes_and_is_replaced(make_config: MakeConfi
     config = make_config(world("DyingLake"), ASYNC, "collection.workers=processes")
     with source_of(config, processes=processes) as source:
         chosen, _ = by_fate(source.collect(1, config))
-        first = processes.pids
+        first = worker_pids(processes)
         for each in chosen:
             assert each.stop_reason is StopReason.ENV_ERROR
             assert "the worker process of the environment died (exit code 7)" in (
@@ -191,7 +192,7 @@ def test_a_dead_worker_costs_its_episodes_and_is_replaced(make_config: MakeConfi
             )
         source.collect(2, config)
         assert "a worker process of the environments died, with " in told[0]
-        pids = {*first, *processes.pids}
+        pids = {*first, *worker_pids(processes)}
     assert [pid for pid in pids if is_running(pid)] == []
 
 

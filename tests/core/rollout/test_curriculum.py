@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pools import begin
 from recorded import assert_same_recording, metric
 
 from echoscope.core.config.loading import ConfigError, apply_settings, load_config
@@ -115,8 +116,8 @@ def test_a_pool_that_shares_anew_is_a_pool_that_was_built_so() -> None:
         for step, counts in enumerate([(3, 2), (1, 4), (4, 1), (3, 2), (1, 4)]):
             pool.share(counts)
             with pool_of(*counts) as fresh:
-                assert pool.reset(step) == fresh.reset(step)
-            tags = [slot.tag for slot in pool.reset(step)[::2]]
+                assert begin(pool, step) == begin(fresh, step)
+            tags = [slot.tag for slot in begin(pool, step)[::2]]
             assert tags == ["a"] * counts[0] + ["b"] * counts[1]
         assert [tag for tag, _ in pool.varieties()] == ["a", "b"]
 

@@ -108,7 +108,7 @@ WRONG_RESULTS: dict[str, Any] = {
 @pytest.mark.parametrize("wrong", WRONG_RESULTS.values(), ids=WRONG_RESULTS)
 def test_a_wrong_result_is_an_env_error(wrong: object) -> None:
     stack = TurnRunner(lambda: world(step=lambda self, action: wrong), SETTINGS)
-    assert stack.reset(0, 0) == Observation(text="start")
+    assert stack.reset(0, 0).observation == Observation(text="start")
     turn = stack.step_turn(["go"], is_well_formed=True)
     assert (turn.stop_reason, turn.success, turn.reward) == ("env_error", None, 0.0)
     assert turn.error
@@ -152,10 +152,11 @@ BAD_STARTS: dict[str, dict[str, Callable[..., Any]]] = {
 @pytest.mark.parametrize("methods", BAD_STARTS.values(), ids=BAD_STARTS)
 def test_a_wrong_start_is_an_env_error(methods: dict[str, Callable[..., Any]]) -> None:
     stack = TurnRunner(lambda: world(**methods), SETTINGS)
-    first = stack.reset(0, 0)
+    opening = stack.reset(0, 0)
+    first = opening.observation
     assert first.text.startswith("Environment error: ")
     first.text.encode("utf-8")
-    assert stack.task_key is None
+    assert opening.task_key is None
     assert stack.step_turn(["go"], is_well_formed=True).stop_reason == "env_error"
 
 
@@ -170,7 +171,7 @@ def test_an_exit_or_error_in_a_step_is_an_env_error(method: str, how: Callable[.
     turn = stack.step_turn([] if method == "invalid_notice" else ["go"], is_well_formed=False)
     assert turn.stop_reason == "env_error"
     # The next episode begins in a fresh world.
-    assert stack.reset(1, 0) == Observation(text="start")
+    assert stack.reset(1, 0).observation == Observation(text="start")
 
 
 @pytest.mark.parametrize("how", [leave, fail])

@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import pytest
+from pools import begin
 
 from echoscope.envs import registry
 from echoscope.envs.checks.episodes import digest
@@ -89,7 +90,7 @@ def test_same_seed_same_episode_in_two_processes_with_two_hash_seeds() -> None:
 def test_siblings_share_one_prompt_and_draw_their_own_noise(env_id: str) -> None:
     need(env_id)
     with EnvPool([EnvGroup(env=env_id, groups=2)], group_size=4, seed=5, split="train") as pool:
-        slots = pool.reset(0)
+        slots = begin(pool, 0)
     for group in (slots[:4], slots[4:]):
         assert len({(slot.env_seed, slot.task_key, slot.observation) for slot in group}) == 1
         assert len({slot.noise_seed for slot in group}) == 4
@@ -105,8 +106,8 @@ def test_training_and_evaluation_tasks_never_coincide(env_id: str) -> None:
         [(_, variety)] = evaluation.varieties()
         if not variety.is_enough:
             pytest.skip(f"only {variety.num_tasks} different tasks: none are reserved")
-        reserved = {slot.task_key for slot in evaluation.reset(0)}
+        reserved = {slot.task_key for slot in begin(evaluation, 0)}
     with EnvPool(groups, group_size=1, seed=1, split="train") as training:
-        trained = {slot.task_key for step in range(4) for slot in training.reset(step)}
+        trained = {slot.task_key for step in range(4) for slot in begin(training, step)}
     assert None not in reserved | trained
     assert not reserved & trained

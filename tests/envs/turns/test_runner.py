@@ -8,7 +8,7 @@ import pytest
 
 from echoscope.envs import registry
 from echoscope.envs.turns.runner import TurnRunner
-from echoscope.envs.turns.turn import TurnResult, TurnSettings
+from echoscope.envs.turns.turn import TurnSettings
 
 LAKE = {"slip": 0.0, "observation": "relative", "holes": 0, "min_distance": 2}
 
@@ -133,24 +133,12 @@ def test_the_end_of_the_task_wins_over_every_limit() -> None:
 
 
 def test_instructions_name_the_limits() -> None:
-    assert (
-        stack(max_turns=6, max_actions_per_turn=1)
-        .instructions()
-        .endswith("Actions: up, down, left, right. You have 6 turns, 1 action each.")
-    )
-    assert (
-        stack(max_actions=4)
-        .instructions()
-        .endswith("At most 4 actions in all. You have 5 turns, 2 actions each.")
-    )
-    assert stack("bandit", max_turns=1).instructions().endswith("You have 1 turn, 2 actions.")
-
-
-def test_a_turn_result_checks_itself() -> None:
-    turns = stack()
-    good = turns.step_turn([], True)
-    fields = {name: getattr(good, name) for name in TurnResult.__dataclass_fields__}
-    with pytest.raises(ValueError, match="stop_reason is 'tired'"):
-        TurnResult(**{**fields, "stop_reason": "tired"})
-    with pytest.raises(ValueError, match="terminated=True does not go with"):
-        TurnResult(**{**fields, "terminated": True})
+    for turns, ending in (
+        (
+            stack(max_turns=6, max_actions_per_turn=1),
+            "Actions: up, down, left, right. You have 6 turns, 1 action each.",
+        ),
+        (stack(max_actions=4), "At most 4 actions in all. You have 5 turns, 2 actions each."),
+        (stack("bandit", max_turns=1), "You have 1 turn, 2 actions."),
+    ):
+        assert turns.reset(0, 0).instructions.endswith(ending)

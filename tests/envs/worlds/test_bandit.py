@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pools import begin
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError
@@ -16,7 +17,7 @@ from echoscope.envs.worlds.bandit import Bandit, BanditConfig
 def test_a_group_reads_one_prompt_and_groups_differ() -> None:
     group = EnvGroup(tag="b", env="bandit", groups=16)
     with EnvPool([group], group_size=8, seed=0, split="train") as envs:
-        slots = envs.reset(0)
+        slots = begin(envs, 0)
     prompts = [{s.observation.text for s in slots[p * 8 : p * 8 + 8]} for p in range(16)]
     assert all(len(texts) == 1 for texts in prompts)
     assert len(set.union(*prompts)) > 5

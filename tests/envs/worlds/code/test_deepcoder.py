@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pools import begin
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError
@@ -227,5 +228,5 @@ def test_evaluation_has_problems_of_its_own_in_a_large_file(tmp_path: Path) -> N
     keys: dict[str, set[str | None]] = {}
     for split in ("train", "eval"):
         with EnvPool([group], group_size=1, seed=0, split=split) as pool:
-            keys[split] = {slot.task_key for step in range(3) for slot in pool.reset(step)}
+            keys[split] = {slot.task_key for step in range(3) for slot in begin(pool, step)}
     assert not keys["train"] & keys["eval"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pools import begin
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError
@@ -261,7 +262,7 @@ def test_the_careful_expert_comes_close_to_the_best_possible_play() -> None:
 def test_siblings_slip_each_on_its_own() -> None:
     group = EnvGroup(env="frozen_lake", groups=1, params={"slip": 0.5})
     with EnvPool([group], group_size=8, seed=0, split="train") as pool:
-        seen = {slot.index: [slot.observation.text] for slot in pool.reset(0)}
+        seen = {slot.index: [slot.observation.text] for slot in begin(pool, 0)}
         running = list(seen)
         while running:
             results = {slot: pool.step_one(slot, ["down", "right"], True) for slot in running}

@@ -101,7 +101,7 @@ def test_answers_agree_with_angles() -> None:
         world = Spatial()
         world.reset(seed, 0)
         room = world._room
-        asked = [room.place(thing) for thing in room.asked]
+        asked = [dict(room.things)[thing] for thing in room.asked]
         expected = {
             "direction": lambda at: compass[side(bearing(at[1], at[0]))],
             "distance": lambda at: str(sum(abs(a - b) for a, b in zip(at[0], at[1], strict=True))),

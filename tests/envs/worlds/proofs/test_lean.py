@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import scripted_lean
+from pools import begin
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError
@@ -155,7 +156,7 @@ def test_episodes_begin_again_when_the_server_is_back(kimina: scripted_lean.Kimi
         for step, trouble in enumerate((None, hang_up, None)):
             lean._verdicts.clear()
             kimina.trouble = trouble
-            slots = [slot.index for slot in pool.reset(step)]
+            slots = [slot.index for slot in begin(pool, step)]
             results = {slot: pool.step_one(slot, ["no_such_tactic"], True) for slot in slots}
             ends.append({result.stop_reason for result in results.values()})
     assert ends == [{None}, {"env_error"}, {None}]

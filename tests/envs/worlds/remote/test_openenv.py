@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("openenv", reason="needs openenv-core: make test-worlds")
 
+from pools import begin
+
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError
 from echoscope.envs.checks.check_env import check_env
 from echoscope.envs.pool import EnvPool
@@ -67,7 +69,7 @@ def test_it_keeps_the_contract(address: str) -> None:
 
 def test_siblings_play_the_same_task_side_by_side(address: str) -> None:
     with EnvPool([EnvGroup(env=address, groups=3)], group_size=2, seed=0, split="train") as pool:
-        slots = pool.reset(1)
+        slots = begin(pool, 1)
     assert [slots[0].task_key, slots[2].task_key] == [slots[1].task_key, slots[3].task_key]
 
 

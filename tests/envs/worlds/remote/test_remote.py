@@ -422,8 +422,8 @@ def test_in_a_run_it_ends_the_episode_with_a_reason(name: str) -> None:
         turn = stack.step_turn(["go"], is_well_formed=True)
         assert (turn.stop_reason, turn.success, turn.reward) == ("env_error", None, 0.0)
         answers.clear()
-        assert stack.reset(1, 0).text == "Start"
-        assert stack.error is None
+        opening = stack.reset(1, 0)
+        assert (opening.observation.text, opening.error) == ("Start", None)
         assert stack.step_turn(["go"], is_well_formed=True).stop_reason is None
 
 

@@ -17,6 +17,7 @@ from websockets.sync.client import ClientConnection, connect
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError
 from echoscope.envs.worlds.grid.frozen_lake import FrozenLake
+from echoscope.envs.worlds.remote import server
 from echoscope.envs.worlds.remote.protocol import MAX_BODY_BYTES
 from echoscope.envs.worlds.remote.server import serve
 from echoscope.envs.worlds.remote.sessions import Limits, Served
@@ -163,9 +164,10 @@ def test_bad_requests_are_one_clear_error(
     assert "\n" not in refused[2]
 
 
-def test_a_request_that_does_not_end_is_given_up() -> None:
+def test_a_request_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "BODY_S", 0.1)
     with (
-        served(BANDIT, body_s=0.1) as url,
+        served(BANDIT) as url,
         socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), timeout=10) as connection,
     ):
         connection.sendall(

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from pools import begin
 
 from echoscope.envs.pool import EnvPool
 from echoscope.envs.settings import EnvGroup
@@ -205,7 +206,7 @@ def test_training_and_evaluation_never_ask_the_same_question() -> None:
     for split in ("train", "eval"):
         group = EnvGroup(tag="search", env="search_qa", groups=150)
         with EnvPool([group], group_size=1, seed=5, split=split) as pool:
-            asked[split] = {slot.observation.text for slot in pool.reset(0)}
+            asked[split] = {slot.observation.text for slot in begin(pool, 0)}
     assert len(asked["train"]) > 100
     assert len(asked["eval"]) > 100
     assert not asked["train"] & asked["eval"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pools import begin
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError
@@ -163,7 +164,7 @@ def test_other_numbers_are_other_games() -> None:
 def test_the_death_of_the_engine_costs_one_episode_of_the_pool() -> None:
     group = EnvGroup(env="textworld", params=SMALL, groups=2, max_turns=6, max_actions_per_turn=1)
     with EnvPool([group], group_size=1, seed=0, split="train") as pool:
-        assert len(pool.reset(0)) == 2
+        assert len(begin(pool, 0)) == 2
         process = shared_engine()._process
         assert process is not None
         os.kill(process.pid, signal.SIGSTOP)  # it hangs
@@ -174,7 +175,7 @@ def test_the_death_of_the_engine_costs_one_episode_of_the_pool() -> None:
         assert results[0].stop_reason == "env_error"
         assert not results[1].error
         assert results[1].stop_reason is None
-        assert len(pool.reset(1)) == 2
+        assert len(begin(pool, 1)) == 2
 
 
 def test_a_game_that_cannot_be_made_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,6 +179,6 @@ def test_an_episode_may_open_with_a_chat(roles, is_good) -> None:
         return world
 
     runner = TurnRunner(build, TurnSettings(max_turns=10, max_actions_per_turn=1))
-    runner.reset(0, 0)
-    assert (runner.error is None) == is_good
-    assert is_good or "has the roles" in runner.error
+    error = runner.reset(0, 0).error
+    assert (error is None) == is_good
+    assert is_good or "has the roles" in error
