@@ -55,14 +55,12 @@ def collapse(
     curves: Annotated[
         Path | None,
         typer.Option(
-            "--curves",
             help="Judge a folder of labelled runs (one CSV each, and labels.json) instead of ours.",
         ),
     ] = None,
     part: Annotated[
         list[RunSet] | None,
         typer.Option(
-            "--part",
             help="Only this part, repeatable: synthetic runs (made), recorded runs (small), "
             "untreated runs of CureBench (cures), or simulated runs whose true means are known "
             "(truth). Without it: made and small.",
@@ -71,7 +69,6 @@ def collapse(
     save: Annotated[
         Path | None,
         typer.Option(
-            "--save",
             help="Write the parts with their labels and the card into this folder, and score "
             "nothing; --curves FOLDER/PART scores them.",
         ),
@@ -79,7 +76,6 @@ def collapse(
     detector: Annotated[
         str | None,
         typer.Option(
-            "--detector",
             metavar="NAME",
             help="Score a detector of your own as well: module:function, which is asked at each "
             "step, or a command that reads a CSV and prints the steps of its alarms.",

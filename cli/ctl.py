@@ -38,13 +38,9 @@ class _NamesTheRun(TyperGroup):
 app = typer.Typer(help="Steer a live run.", no_args_is_help=True, cls=_NamesTheRun)
 Wait = Annotated[
     float,
-    typer.Option(
-        "--wait", help="Seconds to wait for the trainer to apply the command; 0: do not wait."
-    ),
+    typer.Option(help="Seconds to wait for the trainer to apply the command; 0: do not wait."),
 ]
-Reason = Annotated[
-    str, typer.Option("--reason", help="Why, in your words. Stored with the command.")
-]
+Reason = Annotated[str, typer.Option(help="Why, in your words. Stored with the command.")]
 
 
 @app.callback()
@@ -168,7 +164,7 @@ def rewind(
     ] = None,
     checkpoint: Annotated[
         int | None,
-        typer.Option("--checkpoint", help="Step of the checkpoint. Default: the last good one."),
+        typer.Option(help="Step of the checkpoint. Default: the last good one."),
     ] = None,
     reason: Reason = "",
     wait: Wait = 60,

@@ -40,25 +40,20 @@ def diagnose(
     model: Annotated[
         str | None,
         typer.Option(
-            "--model",
             help="Score the reasoning of a stored run with this model: folder, name or hub id.",
         ),
     ] = None,
     at: Annotated[
         int | None,
-        typer.Option("--at", metavar="STEP", help="The verdict as it was after this step."),
+        typer.Option(metavar="STEP", help="The verdict as it was after this step."),
     ] = None,
     checkpoint: Annotated[
         int | None,
-        typer.Option(
-            "--checkpoint", metavar="STEP", help="Score it with this checkpoint of the run."
-        ),
+        typer.Option(metavar="STEP", help="Score it with this checkpoint of the run."),
     ] = None,
     every: Annotated[
         int | None,
-        typer.Option(
-            "--every", min=1, help="Score every N-th step. Default: 20 steps, evenly spread."
-        ),
+        typer.Option(min=1, help="Score every N-th step. Default: 20 steps, evenly spread."),
     ] = None,
 ) -> None:
     """Tell whether a run is collapsing, since when, the evidence, and what to do.

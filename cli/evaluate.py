@@ -45,58 +45,50 @@ def evaluate(
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option("--env", metavar="NAME", help="A world to play. Repeat for more."),
+        typer.Option(metavar="NAME", help="A world to play. Repeat for more."),
     ] = None,
     suite: Annotated[
         str | None,
-        typer.Option(
-            "--suite", help="generalisation: each world as it was trained, near to it, and far."
-        ),
+        typer.Option(help="generalisation: each world as it was trained, near to it, and far."),
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option("--recipe", help="Play the worlds of this recipe, as it shows them."),
+        typer.Option(help="Play the worlds of this recipe, as it shows them."),
     ] = None,
     config: ConfigFile = None,
-    tasks: Annotated[
-        int, typer.Option("--tasks", min=1, help="Tasks of each world.")
-    ] = DEFAULT_TASKS,
-    siblings: Annotated[
-        int, typer.Option("--siblings", min=1, help="Attempts at each task, for pass@k.")
-    ] = 1,
+    tasks: Annotated[int, typer.Option(min=1, help="Tasks of each world.")] = DEFAULT_TASKS,
+    siblings: Annotated[int, typer.Option(min=1, help="Attempts at each task, for pass@k.")] = 1,
     checkpoint: Annotated[
         int | None,
-        typer.Option("--checkpoint", help="Of a run: the step. Default: the best evaluated one."),
+        typer.Option(help="Of a run: the step. Default: the best evaluated one."),
     ] = None,
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", min=0, help="0 for greedy.")
-    ] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0 for greedy.")] = None,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", min=0, help="Other tasks. By default everyone plays the same ones."),
+        typer.Option(min=0, help="Other tasks. By default everyone plays the same ones."),
     ] = None,
     max_episodes: Annotated[
-        int | None, typer.Option("--max-episodes", min=1, help="Begin at most so many episodes.")
+        int | None, typer.Option(min=1, help="Begin at most so many episodes.")
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option("--max-tokens", min=1, help="Tokens after which none begins."),
+        typer.Option(min=1, help="Tokens after which none begins."),
     ] = None,
     max_cost: Annotated[
         float | None,
-        typer.Option("--max-cost", min=0, help="US dollars after which none begins."),
+        typer.Option(min=0, help="US dollars after which none begins."),
     ] = None,
     price: Annotated[
         tuple[float, float] | None,
-        typer.Option("--price", help="US dollars for a million input and a million output tokens."),
+        typer.Option(help="US dollars for a million input and a million output tokens."),
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option("--against", metavar="RUN", help="An earlier evaluation to compare with."),
+        typer.Option(metavar="RUN", help="An earlier evaluation to compare with."),
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="RUN", help="Play what this evaluation has left."),
+        typer.Option(metavar="RUN", help="Play what this evaluation has left."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -104,9 +96,7 @@ def evaluate(
             "-o", "--output", metavar="RUN", help="The evaluation's folder; default: in --root."
         ),
     ] = None,
-    root: Annotated[Path, typer.Option("--root", help="Folder that holds the runs.")] = Path(
-        "runs"
-    ),
+    root: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
     as_json: AsJson = False,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="A Markdown table instead of text.")

@@ -90,7 +90,6 @@ Meanings = Annotated[
 FailOnOption = Annotated[
     FailOn,
     typer.Option(
-        "--fail-on",
         help="collapse: exit code 3 for collapsing, collapsed and not learning. "
         "watch: for watch as well.",
     ),

@@ -157,11 +157,9 @@ def pack(run: Run, as_json: AsJson = False) -> None:
 @app.command()
 def note(
     run: Run,
-    text: Annotated[
-        str | None, typer.Option("--text", help="Text of the note; empty removes it.")
-    ] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Add a tag.")] = None,
-    untag: Annotated[list[str] | None, typer.Option("--untag", help="Remove a tag.")] = None,
+    text: Annotated[str | None, typer.Option(help="Text of the note; empty removes it.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Add a tag.")] = None,
+    untag: Annotated[list[str] | None, typer.Option(help="Remove a tag.")] = None,
     pin: Annotated[
         bool | None, typer.Option("--pin/--unpin", help="Pin to the top of the list.")
     ] = None,

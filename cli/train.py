@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from echoscope.core.run.observers import TrainEvents
     from echoscope.store.reader import RunReader
 
-Root = Annotated[Path, typer.Option("--root", help="Folder that holds the runs.")]
+Root = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
 Dashboard = Annotated[
     bool,
     typer.Option(
@@ -34,19 +34,15 @@ def train(
     overrides: Overrides = None,
     config: ConfigFile = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", help="Continue this run from its last checkpoint.")
+        Path | None, typer.Option(help="Continue this run from its last checkpoint.")
     ] = None,
     checkpoint: Annotated[
         int | None,
-        typer.Option(
-            "--checkpoint", help="With --resume: step of the checkpoint to continue from."
-        ),
+        typer.Option(help="With --resume: step of the checkpoint to continue from."),
     ] = None,
     from_run: Annotated[
         Path | None,
-        typer.Option(
-            "--from-run", help="Train on the stored trajectories of this run instead of sampling."
-        ),
+        typer.Option(help="Train on the stored trajectories of this run instead of sampling."),
     ] = None,
     output: Annotated[
         Path | None,

@@ -36,7 +36,6 @@ Watched = Annotated[
 Notify = Annotated[
     list[str] | None,
     typer.Option(
-        "--notify",
         metavar="TARGET",
         help="Who is told: slack:VARIABLE, discord:, teams: or webhook: with the environment "
         "variable that holds the address, desktop, or command:COMMAND. Repeat for more.",
@@ -45,7 +44,6 @@ Notify = Annotated[
 Mildest = Annotated[
     Severity | None,
     typer.Option(
-        "--severity",
         help="Lowest alarm level that --notify and --exit-on-alarm react to. Default: critical, "
         "or the one in the --config file.",
     ),
@@ -70,7 +68,7 @@ def watch(
     notify: Notify = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", help="A YAML file with `diagnostics`: notify, alarms."),
+        typer.Option(help="A YAML file with `diagnostics`: notify, alarms."),
     ] = None,
     severity: Mildest = None,
     map_: Meanings = None,
