@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import AsJson, Exit
-from .terminal import fail, output_console, print_json, progress_bars, table_of
+from .terminal import fail, output_console, print_json, printable_text, progress_bars, table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,11 +43,6 @@ NOTES = {
     RunSet.CURES: "Untreated runs of CureBench, labelled by their outcome.",
     RunSet.TRUTH: "Simulated runs with known true means: benchmarks/truth.",
 }
-
-
-@app.callback()
-def callback() -> None:
-    """Measure how good the diagnosis and its advice are."""
 
 
 @app.command()
@@ -239,8 +234,6 @@ def _rich(grid: Grid) -> Table:
 
 
 def _runs(report: BenchReport) -> Table:
-    from rich.text import Text
-
     from echoscope.diagnostics.bench.tables import number
 
     rows = []
@@ -260,7 +253,7 @@ def _runs(report: BenchReport) -> Table:
             number(call.lead) if run.is_collapsed and run.counts else "",
             verdict,
         )
-        rows.append([Text(cell, style="red" if is_wrong else "") for cell in cells])
+        rows.append([printable_text(cell, "red" if is_wrong else "") for cell in cells])
     return table_of(("run", "label", "halved", "watch", "critical", "lead", "says"), rows)
 
 

@@ -15,16 +15,17 @@ from .terminal import print_json
 if TYPE_CHECKING:
     from echoscope.core.run.branching import Branch
 
+Checkpoint = Annotated[
+    int | None, typer.Option(help="Step of the checkpoint. Default: the last good one.")
+]
+
 
 def branch(
     context: typer.Context,
     settings: Annotated[
         list[str] | None, typer.Argument(help="KEY=VALUE ..., for example steps=120 optim.lr=1e-5.")
     ] = None,
-    checkpoint: Annotated[
-        int | None,
-        typer.Option(help="Step of the checkpoint. Default: the last good one."),
-    ] = None,
+    checkpoint: Checkpoint = None,
     name: Annotated[
         str | None,
         typer.Option(help="Name of the new run. Default: the name of its parent."),

@@ -162,10 +162,7 @@ def rewind(
         list[str] | None,
         typer.Argument(help="KEY=VALUE ... Default: the first treatment that the run has not had."),
     ] = None,
-    checkpoint: Annotated[
-        int | None,
-        typer.Option(help="Step of the checkpoint. Default: the last good one."),
-    ] = None,
+    checkpoint: branch.Checkpoint = None,
     reason: Reason = "",
     wait: Wait = 60,
     as_json: AsJson = False,

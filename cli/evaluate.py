@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import AsJson, ConfigFile, new_run_path
+from .options import AsJson, ConfigFile, Root, new_run_path
 from .terminal import (
     Report,
     fail,
     interruptible,
     output_console,
     print_json,
-    printable,
+    printable_text,
     progress_bars,
     table_of,
 )
@@ -96,7 +96,7 @@ def evaluate(
             "-o", "--output", metavar="RUN", help="The evaluation's folder; default: in --root."
         ),
     ] = None,
-    root: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
+    root: Root = Path("runs"),
     as_json: AsJson = False,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="A Markdown table instead of text.")
@@ -328,25 +328,23 @@ def _difference_rows(compared: Sequence[Difference]) -> tuple[list[str], list[li
 
 
 def _show(evaluation: Evaluation, compared: Comparison | None) -> None:
-    from rich.text import Text
-
     console = output_console()
     head, rows = _head_and_rows(evaluation.tables)
-    console.print(Text(printable(_title(evaluation))))
+    console.print(printable_text(_title(evaluation)))
     if rows:
         console.print(table_of(head, rows, right=head[1:]))
     if compared is not None and compared.differences:
         head, rows = _difference_rows(compared.differences)
         console.print(table_of(head, rows, right=head[1:]))
         for sentence in _in_words(evaluation, compared):
-            console.print(Text(printable(sentence)))
+            console.print(printable_text(sentence))
     for sentence in _remarks(evaluation):
-        console.print(Text(printable(sentence)))
+        console.print(printable_text(sentence))
     spent = evaluation.spent
     if spent.num_input_tokens:
         cost = "" if spent.cost is None else f", {spent.cost:.4g} $"
         console.print(f"{spent.num_input_tokens} tokens in, {spent.num_output_tokens} out{cost}")
-    console.print(Text(printable(f"evaluation {evaluation.path}")), soft_wrap=True)
+    console.print(printable_text(f"evaluation {evaluation.path}"), soft_wrap=True)
 
 
 def _remarks(evaluation: Evaluation) -> list[str]:

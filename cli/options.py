@@ -68,6 +68,7 @@ Output = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="RUN", help="The run's folder; default: runs/NAME."),
 ]
+Root = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 Headless = Annotated[
     bool, typer.Option("--headless", help="Print a line a step instead of the live view.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import AsJson
-from .terminal import interruptible, print_json, printable, progress_bars
+from .terminal import interruptible, print_json, printable, printable_text, progress_bars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -397,7 +397,6 @@ def _print_runs(rows: list[dict[str, Any]]) -> None:
     """A table whose cells are never cut: what a narrow terminal has no room for is left out."""
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     from echoscope.text.amounts import percent
 
@@ -415,7 +414,7 @@ def _print_runs(rows: list[dict[str, Any]]) -> None:
         "tags": [", ".join(row["tags"]) for row in rows],
     }
     run_columns = {
-        name: [Text(printable(cell)) for cell in cells]
+        name: [printable_text(cell) for cell in cells]
         for name, cells in columns.items()
         if any(cells)
     }
@@ -439,7 +438,6 @@ def _print_runs(rows: list[dict[str, Any]]) -> None:
 def _print_run(value: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(show_header=False, box=None)
     for name, entry in value.items():
@@ -455,5 +453,5 @@ def _print_run(value: dict[str, Any]) -> None:
             )
         elif isinstance(entry, list):
             entry = ", ".join(str(item) for item in entry)
-        table.add_row(Text(name), Text(printable(str(entry))))
+        table.add_row(name, printable_text(str(entry)))
     Console().print(table)

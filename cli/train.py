@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from .options import ConfigFile, Headless, Overrides, Recipe, new_run_path, recipe_and_words
+from .options import ConfigFile, Headless, Overrides, Recipe, Root, new_run_path, recipe_and_words
 
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
     from echoscope.core.run.observers import TrainEvents
     from echoscope.store.reader import RunReader
 
-Root = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
 Dashboard = Annotated[
     bool,
     typer.Option(
