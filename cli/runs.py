@@ -167,30 +167,21 @@ def note(
 ) -> None:
     """Tag, pin or annotate a run. A live run is not disturbed."""
     from echoscope.store.log.layout import Layout
-    from echoscope.store.steer.annotations import (
-        AddTag,
-        Change,
-        Pin,
-        RemoveTag,
-        SetNote,
-        annotate,
-        read_annotations,
-    )
+    from echoscope.store.steer import annotations
     from echoscope.store.steer.steering import os_user
 
     Layout(run).require_run()
-    author, noted_at = os_user(), time.time()
-    changes: list[Change] = [
-        RemoveTag(author=author, at=noted_at, tag=name) for name in untag or ()
-    ]
-    changes += [AddTag(author=author, at=noted_at, tag=name) for name in tag or ()]
+    mark: dict[str, Any] = {"author": os_user(), "at": time.time()}
+    changes: list[annotations.Change] = []
+    changes += [annotations.RemoveTag(**mark, tag=name) for name in untag or ()]
+    changes += [annotations.AddTag(**mark, tag=name) for name in tag or ()]
     if text is not None:
-        changes.append(SetNote(author=author, at=noted_at, note=text))
+        changes.append(annotations.SetNote(**mark, note=text))
     if pin is not None:
-        changes.append(Pin(author=author, at=noted_at, is_pinned=pin))
+        changes.append(annotations.Pin(**mark, is_pinned=pin))
     if changes:
-        annotate(run, *changes)
-    notes = read_annotations(run)
+        annotations.annotate(run, *changes)
+    notes = annotations.read_annotations(run)
     value = {"tags": list(notes.tags), "note": notes.note, "is_pinned": notes.is_pinned}
     if as_json:
         print_json(value)

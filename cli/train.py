@@ -109,24 +109,20 @@ def train(
 def _resume(
     path: Path, words: list[str], checkpoint: int | None, headless: bool, dashboard: bool
 ) -> None:
-    from echoscope.core.config.loading import (
-        ConfigError,
-        apply_settings,
-        parse_override,
-        placed,
-        validate,
-    )
+    from echoscope.core.config import loading
     from echoscope.store.reader import open_run
     from echoscope.store.status import EVALUATION
 
-    settings = dict(parse_override(word) for word in words)
+    settings = dict(loading.parse_override(word) for word in words)
     path, is_rewound = _what_became_of(path, settings) if checkpoint is None else (path, False)
     reader = open_run(path)
     if EVALUATION in reader.info().config:
-        raise ConfigError(f"{path} is an evaluation: `echoscope eval --resume {path}` goes on")
-    config, changes = placed(validate(reader.info().config), settings)
+        raise loading.ConfigError(
+            f"{path} is an evaluation: `echoscope eval --resume {path}` goes on"
+        )
+    config, changes = loading.placed(loading.validate(reader.info().config), settings)
     if changes:
-        config = apply_settings(config, changes)
+        config = loading.apply_settings(config, changes)
     done = _nothing_to_train(reader, settings) if checkpoint is None else ""
     if done:
         typer.echo(f"{path}: {done}")

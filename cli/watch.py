@@ -156,10 +156,10 @@ def _follow(following: Watch, view: View, *, is_once: bool, is_over: Callable[[]
     with interruptible() as interrupted:
         while not interrupted.is_set():
             following.look()
-            view.looked(following.num_bytes_left)
-            if is_over() or (following.is_ended and not following.is_behind):
+            view.looked(following.source.num_bytes_left)
+            if is_over() or (following.source.is_ended and not following.is_behind):
                 break
-            is_coming = following.is_behind and not following.is_unanswered
+            is_coming = following.is_behind and not following.source.is_unanswered
             num_idle = 0 if is_coming else num_idle + 1
             if is_once and num_idle >= 2 and not following.is_pipe:
                 break
