@@ -8,10 +8,11 @@ are. Everything else in the page is written by hand.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from common import read_options
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -123,12 +124,9 @@ def replaced(page: str, name: str, text: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--curves", type=Path)
-    parser.add_argument("--resample", type=int, default=20)
-    parser.add_argument("--doc", type=Path, default=Path("docs/collapsebench.md"))
-    args = parser.parse_args()
+    args = read_options(
+        __doc__, seeds=20, curves=Path, resample=20, doc=Path("docs/collapsebench.md")
+    )
     page = args.doc.read_text(encoding="utf-8")
     sets = {
         "made": made_set(range(REPORT_SEED, REPORT_SEED + args.seeds)),

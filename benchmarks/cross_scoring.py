@@ -14,8 +14,6 @@ comparison of log-probs, are for the same columns. Token-forwards are for all of
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import time
 from dataclasses import asdict, dataclass
@@ -24,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from machine import describe_machine
+from common import describe_machine, print_json, read_options
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from echoscope.diagnostics.config import InformationConfig
@@ -194,10 +192,7 @@ def measure(model: Qwen2ForCausalLM, draw: Draw, stride: int) -> Measured:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--stride", type=int, default=4)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, stride=4, json=False)
     torch.set_num_threads(1)
     model, rng = build_model(), np.random.default_rng(0)
     episodes = build_episodes(rng)
@@ -215,7 +210,7 @@ def main() -> None:
     }
     if arguments.json:
         shown = [asdict(r) for r in rows]
-        print(json.dumps({"machine": describe_machine(), "rows": shown, "both": totals}))
+        print_json(rows=shown, both=totals)
         return
     print(describe_machine())
     for row in rows:

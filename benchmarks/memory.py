@@ -21,6 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from common import print_json, read_options
+
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
     from echoscope.core.optim import Optimizer
@@ -70,11 +72,12 @@ CASES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", action="append", choices=list(CASES))
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--alone", choices=list(CASES), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__,
+        case={"action": "append", "choices": list(CASES)},
+        json=False,
+        alone={"choices": list(CASES), "help": argparse.SUPPRESS},
+    )
     if arguments.alone:
         print(json.dumps(measure(CASES[arguments.alone])))
         return
@@ -88,9 +91,7 @@ def main() -> None:
         text = f"{name:22} estimate {estimate / 2**20:7.0f} MiB   measured {measured / 2**20:7.0f}"
         print(f"{text} MiB   {off:+.1%}", file=sys.stderr, flush=True)
     if arguments.json:
-        from machine import describe_machine
-
-        print(json.dumps({"machine": describe_machine(), "rows": rows}))
+        print_json(rows=rows)
 
 
 def compare(name: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 import torch
-from machine import describe_machine
+from common import describe_machine, markdown_table, read_options
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import logging as transformers_logging
 
@@ -41,12 +41,13 @@ VOCABULARY = 8192
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hidden", type=int, default=640)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__,
+        hidden=640,
+        layers=12,
+        sizes={"type": int, "nargs": "+", "default": [1, 2, 4]},
+        measure={"type": Path, "help": argparse.SUPPRESS},
+    )
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
     if arguments.measure is not None:
@@ -56,8 +57,8 @@ def main() -> None:
         num_weights = save_model(Path(folder), arguments.hidden, arguments.layers)
         print(f"{describe_machine()}, one thread a rank")
         print(f"{num_weights / 1e6:.0f} million weights in float32, 16 rows of 128 tokens\n")
-        print("| ranks | update, s | work | waits | rank 0, MiB | another, MiB | estimate, MiB |")
-        print("| --- | --- | --- | --- | --- | --- | --- |")
+        held = ("rank 0, MiB", "another, MiB", "estimate, MiB")
+        print(markdown_table(("ranks", "update, s", "work", "waits", *held)))
         # Freed memory goes back at once, so that the peak is what was held at one time.
         environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
         alone = math.nan

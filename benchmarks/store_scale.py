@@ -12,7 +12,6 @@ disk; it is named as a rate, with the processor beside it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -24,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from machine import describe_machine
+from common import describe_machine, read_options, seconds_of
 
 from echoscope.store.log.remote.pulling import local_folder
 from echoscope.store.log.remote.pushing import EVERY_S, Pushing
@@ -105,11 +104,7 @@ def write(path: Path, num_steps: int) -> None:
 
 def timed(work: Callable[[], Any], repeats: int = REPEATS) -> dict[str, float]:
     """Seconds of the first call, and the median of those after it."""
-    seconds = []
-    for _ in range(repeats + 1):
-        began = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - began)
+    seconds = [seconds_of(work) for _ in range(repeats + 1)]
     return {"first_s": seconds[0], "then_s": statistics.median(seconds[1:])}
 
 
@@ -216,13 +211,14 @@ def priced(num_gpus: int = 1_000, gpus_per_run: int = 16) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trajectories", type=int, default=10_000_000)
-    parser.add_argument("--bucket", help="root on object storage, such as s3://team/scale")
-    parser.add_argument("--folder", type=Path, help="where to write; kept afterwards")
-    parser.add_argument("--priced", action="store_true", help="only the price of a day")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    args = read_options(
+        __doc__,
+        trajectories=10_000_000,
+        bucket=(str, "root on object storage, such as s3://team/scale"),
+        folder=(Path, "where to write; kept afterwards"),
+        priced=(False, "only the price of a day"),
+        json=False,
+    )
     if args.priced:
         print(json.dumps(priced(), indent=1))
         return

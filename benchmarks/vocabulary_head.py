@@ -19,7 +19,7 @@ from types import SimpleNamespace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from machine import describe_machine
+from common import describe_machine, print_json, read_options
 from memory import forget_peak, peak, resident
 
 SHAPES = {"SmolLM2-135M": (49_152, 576), "Qwen2.5-0.5B": (151_936, 896)}
@@ -62,12 +62,9 @@ def measure(shape: str, way: str, tokens: int, repeats: int) -> dict[str, float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=int, default=1024)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--alone", nargs=2, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__, tokens=1024, repeats=3, json=False, alone={"nargs": 2, "help": argparse.SUPPRESS}
+    )
     sizes = arguments.tokens, arguments.repeats
     if arguments.alone:
         print(json.dumps(measure(*arguments.alone, *sizes)))
@@ -84,7 +81,7 @@ def main() -> None:
                 facts = f"{rows[-1]['peak_mib']:7.0f} MiB  {rows[-1]['seconds']:6.2f} s"
                 print(f"{shape:14} {way:18} {facts}", flush=True)
     if arguments.json:
-        print(json.dumps({"machine": describe_machine(), "rows": rows}))
+        print_json(rows=rows)
     else:
         print(describe_machine())
 
