@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import markdown_table, read_options, temporary_folder
-
 from echoscope.core.evaluation import play
 from echoscope.core.evaluation.plan import Budget, settings_for
 from echoscope.core.evaluation.suites import SUITES, origin_of
 from echoscope.core.evaluation.who import resolve
 from echoscope.diagnostics.measure.outcomes import WorldTable, unpaired_estimate
+
+from .common import markdown_table, read_options, temporary_folder
 
 PLAYERS = (("tiny", "frozen_lake"), ("tiny", "sokoban"), ("tiny", "bandit"))
 PLAYERS += (("tiny-puzzles", "countdown"),)

@@ -9,10 +9,11 @@ or with a change that deserves no more than a look, count as neither.
 
 from __future__ import annotations
 
+import argparse
 import re
+from pathlib import Path
 
 import numpy as np
-from common import read_options
 from truth_families import FAMILIES, made_run
 from truth_runs import EVALUATION, RETURN, SUCCESS, TruthRun
 
@@ -52,7 +53,10 @@ def _halved(run: TruthRun) -> int | None:
 
 
 def main() -> None:
-    arguments = read_options(__doc__, seed=SEED, output=TRUTH_RUNS)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--output", type=Path, default=TRUTH_RUNS)
+    arguments = parser.parse_args()
     runs = [labelled(name, arguments.seed, made_run(name, arguments.seed)) for name in FAMILIES]
     note = (
         "Simulated runs whose true means are known at every row; labels say what is true. Made by "
