@@ -263,7 +263,7 @@ def _json(evaluation: Evaluation, compared: Comparison | None) -> dict[str, Any]
         },
         "worlds": evaluation.tables,
         "gaps": dict(_gaps(evaluation.tables)),
-        "against": None if compared is None else compared,
+        "against": compared,
     }
 
 
