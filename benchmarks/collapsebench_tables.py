@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from common import read_options
+from common import between_marks, read_options
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -111,16 +111,7 @@ def by_chance(runs: Sequence[LabelledRun], draws: int) -> str:
 
 
 def replaced(page: str, name: str, text: str) -> str:
-    """The page with what stands between the markers of a name exchanged.
-
-    Raises:
-        ValueError: the page lacks the markers.
-    """
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    if page.count(begin) != 1 or page.count(end) != 1:
-        raise ValueError(f"the page must hold {begin!r} and {end!r} once each")
-    head, rest = page.split(begin)
-    return f"{head}{begin}\n{text}\n{end}{rest.split(end)[1]}"
+    return between_marks(page, f"<!-- {name}: begin -->", f"<!-- {name}: end -->", text)
 
 
 def main() -> None:

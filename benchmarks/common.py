@@ -104,6 +104,40 @@ def usage_of_command(*words: str | Path, may_fail: bool = False, **settings: Any
     )
 
 
+def alone(script: str, *words: object) -> Any:
+    """What a script answers in a process of its own, as JSON in its last line."""
+    # Freed blocks go back to the system at once, or a peak would count what nobody holds.
+    env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    command = [sys.executable, script, *map(str, words)]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed: {ran.stderr[-2000:]}")
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def memory_of(pid: int | str = "self", *, is_peak: bool = True) -> int:
+    """Bytes of a process that lie in memory, the most so far or now."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(status.partition("VmHWM:" if is_peak else "VmRSS:")[2].split()[0]) << 10
+
+
+def forget_peak() -> None:
+    """Let the peak of this process begin anew."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def between_marks(page: str, begin: str, end: str, text: str) -> str:
+    """The page with what stands between two marks exchanged.
+
+    Raises:
+        ValueError: the page does not hold each of them once.
+    """
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise ValueError(f"the page must hold {begin!r} and {end!r} once each")
+    before, rest = page.split(begin)
+    return f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
+
+
 def markdown_row(cells: Iterable[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import re
 import statistics
 import tempfile
 import time
@@ -25,7 +24,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from common import describe_machine, markdown_row, markdown_table, read_options, temporary_folder
+from common import (
+    describe_machine,
+    markdown_row,
+    markdown_table,
+    memory_of,
+    read_options,
+    temporary_folder,
+)
 
 import sys  # isort: skip
 
@@ -390,8 +396,7 @@ class Bench:
             return click.seconds()
 
     def _memory(self, server: DashboardProcess, what: str) -> None:
-        text = Path(f"/proc/{server.pid}/status").read_text(encoding="utf-8")
-        peak = int(re.findall(r"VmHWM:\s+(\d+)", text)[0]) / 1024
+        peak = memory_of(server.pid) / 2**20
         note = "torch is loaded" if _has_torch(server.pid) else ""
         name = f"memory at its peak: {what}"
         self._add(Row(what=name, median=peak, worst=peak, runs=1, unit="MiB", note=note))

@@ -16,7 +16,7 @@ from echoscope.core.evaluation.suites import SUITES, origin_of
 from echoscope.core.evaluation.who import resolve
 from echoscope.diagnostics.measure.outcomes import WorldTable, unpaired_estimate
 
-from .common import markdown_table, read_options, temporary_folder
+from .common import between_marks, markdown_table, read_options, temporary_folder
 
 PLAYERS = (("tiny", "frozen_lake"), ("tiny", "sokoban"), ("tiny", "bandit"))
 PLAYERS += (("tiny-puzzles", "countdown"),)
@@ -75,9 +75,7 @@ def main() -> None:
     print(table)
     if arguments.page is not None:
         text = arguments.page.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        after = rest.partition(END)[2]
-        arguments.page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
+        arguments.page.write_text(between_marks(text, BEGIN, END, table), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,8 +20,16 @@ from dataclasses import dataclass
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from common import describe_machine, markdown_row, markdown_table, read_options, temporary_folder
-from memory import forget_peak, peak, resident
+from common import (
+    alone,
+    describe_machine,
+    forget_peak,
+    markdown_row,
+    markdown_table,
+    memory_of,
+    read_options,
+    temporary_folder,
+)
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen2Config
 
 from echoscope.core.config.loading import load_config
@@ -228,7 +234,7 @@ def measure_alone(model: str, way: str) -> dict[str, float]:
     needs = estimate_memory(config, "cpu")
     warm = torch.ones(64, 64, requires_grad=True)  # torch's own buffers
     (warm @ warm).softmax(-1).sum().backward()
-    before = resident()
+    before = memory_of(is_peak=False)
     forget_peak()
     started, processor = time.perf_counter(), time.process_time()
     with temporary_folder() as folder:
@@ -236,7 +242,7 @@ def measure_alone(model: str, way: str) -> dict[str, float]:
     return {
         "at_least": needs.at_least,
         "at_most": needs.at_most,
-        "measured": peak() - before,
+        "measured": memory_of() - before,
         "wall_s": time.perf_counter() - started,
         "processor_s": time.process_time() - processor,
     }
@@ -244,19 +250,8 @@ def measure_alone(model: str, way: str) -> dict[str, float]:
 
 def measured(model: str) -> str:
     head, rows = ["training", "estimate", "peak", "seconds for 2 steps (processor)", ""], []
-    # Freed blocks go back to the system at once, or the peak would count what nobody holds.
-    env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     for way in WAYS:
-        ran = subprocess.run(
-            [sys.executable, __file__, "--alone", way, "--model", model],
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if ran.returncode:
-            raise RuntimeError(f"{way} failed: {ran.stderr[-2000:]}")
-        out = json.loads(ran.stdout.splitlines()[-1])
+        out = alone(__file__, "--alone", way, "--model", model)
         low, high = memory_size(out["at_least"]), memory_size(out["at_most"])
         row = (
             way,

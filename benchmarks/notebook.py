@@ -16,7 +16,14 @@ import time
 import warnings
 from pathlib import Path
 
-from common import describe_machine, folder_bytes, markdown_table, read_options, temporary_folder
+from common import (
+    describe_machine,
+    folder_bytes,
+    markdown_table,
+    memory_of,
+    read_options,
+    temporary_folder,
+)
 
 HOME = Path(__file__).parents[1]
 sys.path.insert(0, str(HOME / "tests" / "shared"))
@@ -33,13 +40,6 @@ ANSWERS = {
 }
 
 
-def peak_mb() -> float:
-    """The most memory that this process has had so far."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) / 1000
-
-
 def ask(path: str, expression: str) -> None:
     import plotly.graph_objects  # noqa: F401  not part of an answer
 
@@ -47,11 +47,11 @@ def ask(path: str, expression: str) -> None:
 
     warnings.simplefilter("ignore")
     run = echoscope.Run(path)
-    before, started = peak_mb(), time.perf_counter()
+    before, started = memory_of(), time.perf_counter()
     answer = eval(expression, {"run": run})
     took = time.perf_counter() - started
     rows = f"{len(answer):,}" if hasattr(answer, "columns") else ""
-    print(f"{took:.1f} s | {peak_mb() - before:.0f} MB | {rows}")
+    print(f"{took:.1f} s | {(memory_of() - before) / 1e6:.0f} MB | {rows}")
 
 
 def main() -> None:

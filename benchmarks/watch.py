@@ -26,7 +26,7 @@ import threading
 import time
 from pathlib import Path
 
-from common import read_options, temporary_folder
+from common import memory_of, read_options, temporary_folder
 
 NOISE = "INFO 2026-01-01 12:00:00 worker 3: processed a batch of requests without incident ({})\n"
 
@@ -75,8 +75,7 @@ class Watched:
 
     def memory_mib(self) -> float:
         """The largest resident memory so far."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+        return memory_of(self._process.pid) / 2**20
 
     def end(self) -> None:
         self._process.terminate()
