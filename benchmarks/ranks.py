@@ -23,6 +23,7 @@ from common import (
     describe_machine,
     markdown_row,
     markdown_table,
+    memory_of,
     read_options,
     temporary_folder,
 )
