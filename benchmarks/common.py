@@ -16,6 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tests" / "shared"))
+"""What tests make runs of, benchmarks do, too."""
+
 
 def read_options(about: str | None, **kinds: Any) -> argparse.Namespace:
     """The options of this command line, each from its name and its default.

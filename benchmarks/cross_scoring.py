@@ -23,6 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 from common import describe_machine, print_json, read_options
+from trajectories import make_trajectory
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from echoscope.diagnostics.config import InformationConfig
@@ -30,7 +31,7 @@ from echoscope.diagnostics.measure.information.cross_scores import score_draw
 from echoscope.diagnostics.measure.information.pairs import Draw, draw_all_turns, draw_first_turn
 from echoscope.diagnostics.measure.information.scoring import ModelScorer
 from echoscope.diagnostics.measure.information.step import num_tokens
-from echoscope.store.records import IntArray, Split, StopReason, Trajectory, Turn
+from echoscope.store.records import IntArray, Trajectory, Turn
 
 GROUPS, SIBLINGS, TURNS, SAMPLES = 8, 16, 5, 64
 FIRST_PROMPT, PROMPT_GROWTH, LONGEST_REASONING = 450, 325, 150
@@ -107,19 +108,15 @@ def _turn(index: int, prompt: np.ndarray, reasoning: np.ndarray) -> Turn:
 
 
 def _episode(group: int, sibling: int, turns: tuple[Turn, ...]) -> Trajectory:
-    return Trajectory(
+    return make_trajectory(
+        *turns,
         step=0,
-        split=Split.TRAIN,
         index=group * SIBLINGS + sibling,
         group_index=group,
         sibling_index=sibling,
-        env_id="random",
         tag="random",
         env_seed=group,
-        noise_seed=0,
         prompt_key=str(group),
-        turns=turns,
-        stop_reason=StopReason.TERMINATED,
     )
 
 

@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,8 +43,9 @@ def played() -> list[tuple[Trajectory, ...]]:
 def write(path: Path, groups: Sequence[Sequence[Trajectory]], num_trajectories: int) -> None:
     """A run of that many trajectories; eight groups a step."""
     import numpy as np
+    from made_run import step_metrics
 
-    from echoscope.store.records import Split, StepMetrics
+    from echoscope.store.records import Split
     from echoscope.store.writer import RunWriter
 
     size = len(groups[0])
@@ -66,14 +66,8 @@ def write(path: Path, groups: Sequence[Sequence[Trajectory]], num_trajectories: 
             for p, place in enumerate(drawn)
             for g, one in enumerate(groups[place])
         ]
-        metrics = StepMetrics(
-            run_id=path.name,
-            step=step,
-            phase="train",
-            policy_version=step,
-            wall_time=time.time(),
-            values={"reward/return_mean": float(np.mean([one.episode_return for one in found]))},
-        )
+        values = {"reward/return_mean": float(np.mean([one.episode_return for one in found]))}
+        metrics = step_metrics(path.name, step, values)
         writer.commit_step(metrics=[metrics], trajectories=found, outcomes=[])
     writer.close(status="finished")
 

@@ -8,21 +8,15 @@ memory are reported.
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
 
 import numpy as np
 from common import describe_machine, folder_bytes, read_options, temporary_folder, usage_of_command
 from importing import SENTENCE, turns
+from made_run import step_metrics
+from trajectories import make_trajectory
 
-from echoscope.store.records import (
-    Split,
-    StepMetrics,
-    StopReason,
-    Trajectory,
-    Turn,
-    prompt_key,
-)
+from echoscope.store.records import Trajectory, Turn, prompt_key
 from echoscope.store.writer import RunWriter
 
 PER_STEP = 512
@@ -36,18 +30,8 @@ def trajectory(rng: random.Random, step: int, index: int) -> Trajectory:
     group = index // GROUP
     tokens = np.array([rng.randrange(WORD_COUNT) for _ in range(TOKENS)], dtype=np.int32)
     texts = turns(rng)
-    return Trajectory(
-        step=step,
-        split=Split.TRAIN,
-        index=index,
-        group_index=group,
-        sibling_index=index % GROUP,
-        env_id="made_up",
-        tag="made_up",
-        env_seed=step * PER_STEP + group,
-        noise_seed=index,
-        prompt_key=prompt_key(f"{step} {group}"),
-        turns=tuple(
+    return make_trajectory(
+        *(
             Turn(
                 index=place,
                 observation=f"Task {group}." if not place else asked,
@@ -61,7 +45,14 @@ def trajectory(rng: random.Random, step: int, index: int) -> Trajectory:
             )
             for place, (asked, reply) in enumerate(texts)
         ),
-        stop_reason=StopReason.TERMINATED,
+        step=step,
+        index=index,
+        group_index=group,
+        sibling_index=index % GROUP,
+        tag="made_up",
+        env_seed=step * PER_STEP + group,
+        noise_seed=index,
+        prompt_key=prompt_key(f"{step} {group}"),
         is_success=rng.random() < 0.5,
     )
 
@@ -72,14 +63,7 @@ def write_run(path: Path, episodes: int) -> int:
     with RunWriter.create(path, run_id="made-up", config={}) as writer:
         for step in range(-(-episodes // PER_STEP)):
             rows = [trajectory(rng, step, index) for index in range(PER_STEP)]
-            metrics = StepMetrics(
-                run_id="made-up",
-                step=step,
-                phase="train",
-                policy_version=step,
-                wall_time=time.time(),
-                values={"policy/entropy": 1.0},
-            )
+            metrics = step_metrics("made-up", step, {"policy/entropy": 1.0})
             writer.commit_step(metrics=[metrics], trajectories=rows, outcomes=[])
             written += len(rows)
     return written

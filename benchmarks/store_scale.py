@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from common import describe_machine, read_options, seconds_of
+from made_run import step_metrics
+from trajectories import make_trajectory
 
 from echoscope.store.log.remote.pulling import local_folder
 from echoscope.store.log.remote.pushing import EVERY_S, Pushing
@@ -31,8 +33,6 @@ from echoscope.store.query.listing import RunList
 from echoscope.store.reader import RunsReader, open_run, open_runs
 from echoscope.store.records import (
     Split,
-    StepMetrics,
-    StopReason,
     Trajectory,
     Turn,
     prompt_key,
@@ -65,20 +65,18 @@ def made(step: int, index: int) -> Trajectory:
         actions=("up",),
         reward=float(index % 3 == 0),
     )
-    return Trajectory(
+    return make_trajectory(
+        turn,
         step=step,
         index=index,
         group_index=index // GROUP,
         sibling_index=index % GROUP,
-        split=Split.TRAIN,
         env_id=("frozen_lake", "sokoban", "bandit")[index % 3],
         tag="",
         env_seed=index // GROUP,
         noise_seed=index,
         prompt_key=prompt_key(prompt),
-        turns=(turn,),
         is_success=index % 3 == 0,
-        stop_reason=StopReason.TERMINATED,
     )
 
 
@@ -90,15 +88,8 @@ def write(path: Path, num_steps: int) -> None:
     for step in range(num_steps):
         rows = [made(step, index) for index in range(PER_STEP)]
         values = {"policy/entropy": 1.0 / (step + 1), "reward/success_rate": 0.33}
-        metrics = StepMetrics(
-            run_id=path.name,
-            step=step,
-            phase="train",
-            policy_version=step,
-            wall_time=float(step),
-            values=values,
-        )
-        writer.commit_step(metrics=[metrics], trajectories=rows, outcomes=[])
+        metrics = [step_metrics(path.name, step, values)]
+        writer.commit_step(metrics=metrics, trajectories=rows, outcomes=[])
     writer.close(status="finished")
 
 

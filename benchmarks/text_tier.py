@@ -19,6 +19,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import numpy as np
 from common import describe_machine, print_json, read_options, seconds_of, temporary_folder
+from trajectories import make_trajectory
 
 from echoscope import open_run
 from echoscope.core.config.loading import load_config
@@ -26,7 +27,7 @@ from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.config import TextConfig
 from echoscope.diagnostics.measure.text.measures import text_metrics
-from echoscope.store.records import Split, StopReason, Trajectory, Turn
+from echoscope.store.records import Split, Trajectory, Turn
 
 REPEATS = 3
 PROSE = (
@@ -62,19 +63,14 @@ def long_trajectories(num_chars: int) -> list[Trajectory]:
         )
 
     return [
-        Trajectory(
-            step=1,
-            split=Split.TRAIN,
+        make_trajectory(
+            *(turn(k) for k in range(5)),
             index=index,
             group_index=index // 8,
             sibling_index=index % 8,
-            env_id="prose",
             tag="prose",
             env_seed=index // 8,
-            noise_seed=0,
             prompt_key=f"{index // 8:016x}",
-            turns=tuple(turn(k) for k in range(5)),
-            stop_reason=StopReason.TERMINATED,
         )
         for index in range(64)
     ]
