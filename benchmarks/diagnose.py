@@ -31,13 +31,10 @@ def played() -> list[tuple[Trajectory, ...]]:
     from echoscope.core.config.loading import load_config
     from echoscope.core.run.trial import run_trial
 
-    trial = run_trial(
-        load_config("demo"),
-        num_groups=GROUPS_PLAYED,
-        with_information=False,
-        on_progress=lambda name, done, of: None,
+    batches, _, _ = run_trial(
+        load_config("demo"), num_groups=GROUPS_PLAYED, on_progress=lambda name, done, of: None
     )
-    return [group for batch in trial.batches for group in batch.groups]
+    return [group for batch in batches for group in batch.groups]
 
 
 def write(path: Path, groups: Sequence[Sequence[Trajectory]], num_trajectories: int) -> None:

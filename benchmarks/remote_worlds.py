@@ -24,9 +24,9 @@ THREADS = 8
 
 def steps_of(env: TextEnv, seconds: float) -> int:
     """Steps with legal actions, and a new task whenever one has ended."""
+    env.reset(0, 0)
     actions = env.legal_actions()
     end, number, seed = time.perf_counter() + seconds, 0, 0
-    env.reset(seed, 0)
     while time.perf_counter() < end:
         if env.step(actions[number % len(actions)]).terminated:
             seed += 1
