@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from common import describe_machine, read_options, temporary_folder
 
 from echoscope.core.config.loading import load_config
 from echoscope.core.config.settings import RunConfig
@@ -159,22 +159,22 @@ def measure(options: argparse.Namespace, mode: str) -> Measured:
 
 
 def main() -> None:
-    from machine import describe_machine
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--groups", type=int, default=8)
-    parser.add_argument("--group-size", type=int, default=8)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=32, help="longest reply")
-    parser.add_argument("--policy", choices=["tiny", "small"], default="tiny")
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        groups=8,
+        group_size=8,
+        turns=5,
+        tokens=(32, "longest reply"),
+        policy={"choices": ["tiny", "small"], "default": "tiny"},
+        steps=3,
+        threads=1,
+        json=Path,
+    )
     print(describe_machine())
-    with TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         small = options.policy == "small"
-        options.model = small_policy(Path(folder)) if small else resolve_model("tiny")
+        options.model = small_policy(folder) if small else resolve_model("tiny")
         rows = [measure(options, mode) for mode in ("lockstep", "async")]
     for row in rows:
         waits = "" if row.engine_wait_frac is None else f", engine idle {row.engine_wait_frac:.0%}"

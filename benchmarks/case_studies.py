@@ -30,7 +30,7 @@ from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.store.reader import RunReader
 
-from .machine import describe_machine
+from .common import describe_machine
 
 BLUE, ORANGE, GREY = "#0b5fa5", "#b5470b", "#8c8c8c"
 SUCCESS = "eval/frozen_lake/success_rate"

@@ -9,7 +9,6 @@ most. docs/environments.md has the worlds where a cheat earns more than half of 
 
 from __future__ import annotations
 
-import argparse
 import functools
 import os
 import re
@@ -19,7 +18,7 @@ from dataclasses import dataclass, field
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from machine import describe_machine
+from common import describe_machine, markdown_row, markdown_table, read_options
 
 from echoscope.envs import registry
 from echoscope.envs.base import TextEnv
@@ -298,21 +297,20 @@ def shown(outcome: Outcome) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", help="Comma-separated ids; all by default.")
-    parser.add_argument("--tasks", type=int, default=TASKS)
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__, only=(str, "Comma-separated ids; all by default."), tasks=TASKS
+    )
     missing = registry.unavailable()
     ids = arguments.only.split(",") if arguments.only else registry.known_ids()
     print(f"{arguments.tasks} tasks each; {describe_machine()}\n")
-    print("| world | expert | random | best cheat | it earns |\n| --- | --- | --- | --- | --- |")
+    print(markdown_table(("world", "expert", "random", "best cheat", "it earns")))
     for env_id in ids:
         if env_id in missing or not has_expert(EnvGroup(env=env_id)):
             continue
         name, cheat = best_cheat(env_id, arguments.tasks)
         expert, by_chance = (play(env_id, player, arguments.tasks) for player in (None, randomly))
         cells = (f"`{env_id}`", shown(expert), shown(by_chance), name, shown(cheat))
-        print(f"| {' | '.join(cells)} |", flush=True)
+        print(markdown_row(cells), flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ its outcome alone, by the rules in `diagnostics/bench/labelling.py`; no alarm is
 
 from __future__ import annotations
 
-import argparse
 import fnmatch
 import json
 import os
@@ -22,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from common import markdown_table, read_options
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -179,17 +180,14 @@ def table_of_labels(runs: Mapping[str, Mapping[str, Any]]) -> str:
 
     Ranges are over seeds; `labels.json` has every run.
     """
-    lines = [
-        "| recipe | became | success: start, peak, end | lost by step | entropy | I(X;Z) | "
-        "reward std | format, worst |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    head = ("recipe", "became", "success: start, peak, end", "lost by step", "entropy", "I(X;Z)")
+    rows = []
     for recipe in dict.fromkeys(entry["recipe"] for entry in runs.values()):
         entries = [entry for entry in runs.values() if entry["recipe"] == recipe]
         facts = [entry["facts"] for entry in entries]
         labels = Counter(entry["label"] for entry in entries)
         lost = [e["onset_performance"]["interval"][1] for e in entries if e["onset_performance"]]
-        cells = (
+        row = (
             f"`{recipe}`",
             ", ".join(f"{count} {label}" for label, count in labels.most_common()),
             ", ".join(_percent(facts, f"success_{key}") for key in ("first", "peak", "last")),
@@ -199,8 +197,8 @@ def table_of_labels(runs: Mapping[str, Mapping[str, Any]]) -> str:
             f"{_median(facts, 'spread_start')} -> {_median(facts, 'spread_late')}",
             _percent(facts, "format_worst"),
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(row)
+    return markdown_table((*head, "reward std", "format, worst"), rows)
 
 
 def _percent(facts: Sequence[Mapping[str, float]], key: str) -> str:
@@ -212,13 +210,14 @@ def _median(facts: Sequence[Mapping[str, float]], key: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--recipes", default=",".join(RECIPES))
-    parser.add_argument("--seeds", default="0,1,2,3,4,5")
-    parser.add_argument("--root", type=Path, default=Path("runs/collapse"))
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--label-only", action="store_true", help="Label anew, train nothing.")
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__,
+        recipes=",".join(RECIPES),
+        seeds="0,1,2,3,4,5",
+        root=Path("runs/collapse"),
+        out=OUT,
+        label_only=(False, "Label anew, train nothing."),
+    )
     wanted = [
         (recipe, seed)
         for seed in map(int, arguments.seeds.split(","))

@@ -5,10 +5,11 @@ python benchmarks/collapsebench_pictures.py [--seeds 20] [--curves DIR] [--out d
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from common import read_options
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -241,11 +242,12 @@ def _example(axes: Axes, kind: str, result: Judged) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--curves", type=Path, help="labelled runs of others, as one more column")
-    parser.add_argument("--out", type=Path, default=Path("docs/pictures"))
-    args = parser.parse_args()
+    args = read_options(
+        __doc__,
+        seeds=20,
+        curves=(Path, "labelled runs of others, as one more column"),
+        out=Path("docs/pictures"),
+    )
     style()
     args.out.mkdir(parents=True, exist_ok=True)
     sets: dict[str, list[LabelledRun]] = {

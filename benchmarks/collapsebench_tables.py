@@ -8,10 +8,11 @@ are. Everything else in the page is written by hand.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from common import between_marks, read_options
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -110,25 +111,13 @@ def by_chance(runs: Sequence[LabelledRun], draws: int) -> str:
 
 
 def replaced(page: str, name: str, text: str) -> str:
-    """The page with what stands between the markers of a name exchanged.
-
-    Raises:
-        ValueError: the page lacks the markers.
-    """
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    if page.count(begin) != 1 or page.count(end) != 1:
-        raise ValueError(f"the page must hold {begin!r} and {end!r} once each")
-    head, rest = page.split(begin)
-    return f"{head}{begin}\n{text}\n{end}{rest.split(end)[1]}"
+    return between_marks(page, f"<!-- {name}: begin -->", f"<!-- {name}: end -->", text)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--curves", type=Path)
-    parser.add_argument("--resample", type=int, default=20)
-    parser.add_argument("--doc", type=Path, default=Path("docs/collapsebench.md"))
-    args = parser.parse_args()
+    args = read_options(
+        __doc__, seeds=20, curves=Path, resample=20, doc=Path("docs/collapsebench.md")
+    )
     page = args.doc.read_text(encoding="utf-8")
     sets = {
         "made": made_set(range(REPORT_SEED, REPORT_SEED + args.seeds)),

@@ -9,7 +9,6 @@ length. Seconds are processor time of one thread, medians; compiling counts chil
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -21,7 +20,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from machine import describe_machine
+from common import describe_machine, print_json, read_options
 from transformers import AutoModelForCausalLM, StaticCache
 
 from echoscope.core.pretrained.policy_assets import resolve_model
@@ -103,16 +102,17 @@ def compare(name: str, path: str, rows: int, width: int, repeats: int) -> list[d
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", help="a folder beside the shipped policy, such as SmolLM2")
-    parser.add_argument("--json", action="store_true", help="one object in the end")
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__,
+        model=(str, "a folder beside the shipped policy, such as SmolLM2"),
+        json=(False, "one object in the end"),
+    )
     torch.set_num_threads(1)
     found = compare("shipped policy", resolve_model("tiny"), 16, 64, 20)
     if arguments.model:
         found += compare(arguments.model.rstrip("/").rpartition("/")[2], arguments.model, 4, 64, 3)
     if arguments.json:
-        print(json.dumps({"machine": describe_machine(), "rows": found}))
+        print_json(rows=found)
     else:
         print(describe_machine())
 

@@ -14,8 +14,6 @@ comparison of log-probs, are for the same columns. Token-forwards are for all of
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import time
 from dataclasses import asdict, dataclass
@@ -24,7 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from machine import describe_machine
+from common import describe_machine, print_json, read_options
+from trajectories import make_trajectory
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from echoscope.diagnostics.config import InformationConfig
@@ -32,7 +31,7 @@ from echoscope.diagnostics.measure.information.cross_scores import score_draw
 from echoscope.diagnostics.measure.information.pairs import Draw, draw_all_turns, draw_first_turn
 from echoscope.diagnostics.measure.information.scoring import ModelScorer
 from echoscope.diagnostics.measure.information.step import num_tokens
-from echoscope.store.records import IntArray, Split, StopReason, Trajectory, Turn
+from echoscope.store.records import IntArray, Trajectory, Turn
 
 GROUPS, SIBLINGS, TURNS, SAMPLES = 8, 16, 5, 64
 FIRST_PROMPT, PROMPT_GROWTH, LONGEST_REASONING = 450, 325, 150
@@ -109,19 +108,15 @@ def _turn(index: int, prompt: np.ndarray, reasoning: np.ndarray) -> Turn:
 
 
 def _episode(group: int, sibling: int, turns: tuple[Turn, ...]) -> Trajectory:
-    return Trajectory(
+    return make_trajectory(
+        *turns,
         step=0,
-        split=Split.TRAIN,
         index=group * SIBLINGS + sibling,
         group_index=group,
         sibling_index=sibling,
-        env_id="random",
         tag="random",
         env_seed=group,
-        noise_seed=0,
         prompt_key=str(group),
-        turns=turns,
-        stop_reason=StopReason.TERMINATED,
     )
 
 
@@ -194,10 +189,7 @@ def measure(model: Qwen2ForCausalLM, draw: Draw, stride: int) -> Measured:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--stride", type=int, default=4)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, stride=4, json=False)
     torch.set_num_threads(1)
     model, rng = build_model(), np.random.default_rng(0)
     episodes = build_episodes(rng)
@@ -215,7 +207,7 @@ def main() -> None:
     }
     if arguments.json:
         shown = [asdict(r) for r in rows]
-        print(json.dumps({"machine": describe_machine(), "rows": shown, "both": totals}))
+        print_json(rows=shown, both=totals)
         return
     print(describe_machine())
     for row in rows:

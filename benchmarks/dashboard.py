@@ -11,10 +11,8 @@ has answered the same question before, `first` one that was just started.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
-import re
 import statistics
 import tempfile
 import time
@@ -26,7 +24,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from machine import describe_machine
+from common import (
+    describe_machine,
+    markdown_row,
+    markdown_table,
+    memory_of,
+    read_options,
+    temporary_folder,
+)
 
 import sys  # isort: skip
 
@@ -391,8 +396,7 @@ class Bench:
             return click.seconds()
 
     def _memory(self, server: DashboardProcess, what: str) -> None:
-        text = Path(f"/proc/{server.pid}/status").read_text(encoding="utf-8")
-        peak = int(re.findall(r"VmHWM:\s+(\d+)", text)[0]) / 1024
+        peak = memory_of(server.pid) / 2**20
         note = "torch is loaded" if _has_torch(server.pid) else ""
         name = f"memory at its peak: {what}"
         self._add(Row(what=name, median=peak, worst=peak, runs=1, unit="MiB", note=note))
@@ -444,23 +448,22 @@ def table_line(found: Row) -> str:
     median, worst = (f"{value:.{digits}f}{unit}" for value in (found.median, found.worst))
     limit = "" if found.limit is None else f"{found.limit:g}{unit}"
     cells = (found.what, median, worst if found.runs > 1 else "", limit, found.holds)
-    return f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
+    return markdown_row(cells).replace("|  |", "| |").replace("|  |", "| |")
 
 
 def main() -> None:
     parts = ("start", "million", "wide", "visible", "many", "evaluations", "viewers")
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default=",".join(parts), help="some of the parts, with commas")
-    parser.add_argument("--scale", type=float, default=1.0, help="of the generated runs")
-    parser.add_argument(
-        "--folder", type=Path, help="of the generated runs; else a temporary one, kept"
+    options = read_options(
+        __doc__,
+        only=(",".join(parts), "some of the parts, with commas"),
+        scale=(1.0, "of the generated runs"),
+        folder=(Path, "of the generated runs; else a temporary one, kept"),
+        json=(False, "print JSON instead of a table"),
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    options = parser.parse_args()
     name = "echoscope-dashboard-bench" + ("" if options.scale == 1.0 else f"-{options.scale:g}")
     folder = options.folder or Path(tempfile.gettempdir()) / name
-    with tempfile.TemporaryDirectory() as work, chromium() as browser:
-        bench = Bench(browser, folder, Path(work), options.scale)
+    with temporary_folder() as work, chromium() as browser:
+        bench = Bench(browser, folder, work, options.scale)
         for part in options.only.split(","):
             getattr(bench, part)()
     machine = describe_machine()
@@ -469,8 +472,7 @@ def main() -> None:
         print(json.dumps({"machine": machine, "rows": rows}, indent=1))
         return
     print(machine)
-    print("| what | median | worst | limit | holds |")
-    print("| --- | --- | --- | --- | --- |")
+    print(markdown_table(("what", "median", "worst", "limit", "holds")))
     for found in bench.rows:
         print(table_line(found))
     for found in bench.rows:

@@ -11,6 +11,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from echoscope.store.log.durable import new_id, read_checked_json, to_checked_js
 from echoscope.store.log.journal import Chain, read_chunk
 from echoscope.store.log.layout import FileEntry, Layout
 from echoscope.store.log.parquet import write_pack_file
-from echoscope.store.records import Split, StepMetrics, Trajectory, Turn
+from echoscope.store.records import Split, Trajectory, Turn
 from echoscope.store.schema import STEP_METRICS, arrow_schema
 from echoscope.store.writer import RunWriter
 from store import TRAJECTORIES, Steps, build_large, make_packed_run, sources
@@ -90,15 +91,7 @@ def make_many(root: Path, count: int) -> None:
     values = dict.fromkeys(metric_keys(MANY_KEYS), 0.5)
     writer = RunWriter.create(template, run_id="template", config=config(STEPS_OF_SMALL))
     for step in range(STEPS_OF_SMALL):
-        entry = StepMetrics(
-            run_id="template",
-            step=step,
-            phase="train",
-            policy_version=step,
-            wall_time=1_000.0 + step,
-            values=values,
-        )
-        writer.commit_step(metrics=[entry])
+        writer.commit_step(metrics=[step_metrics("template", step, values)])
     writer.close(status="finished")
     records = read_chunk(Layout(template).journal).records
     run = read_checked_json(Layout(template).run_json)
@@ -232,14 +225,8 @@ def write_steps(path: Path, count: int, pause_s: float, out: Any) -> None:
     rng = np.random.default_rng(0)
     with RunWriter.create(path, run_id=RUN_ID, config=config(count)) as writer:
         for step in range(count):
-            entry = StepMetrics(
-                run_id=RUN_ID,
-                step=step,
-                phase="train",
-                policy_version=step,
-                wall_time=time.time(),
-                values=dict.fromkeys(metric_keys(MANY_KEYS), 0.5 + step / 1_000),
-            )
+            values = dict.fromkeys(metric_keys(MANY_KEYS), 0.5 + step / 1_000)
+            entry = replace(step_metrics(RUN_ID, step, values), wall_time=time.time())
             trajectories = source.trajectories(step)
             outcomes = source.outcomes(trajectories)
             writer.commit_step(metrics=[entry], trajectories=trajectories, outcomes=outcomes)

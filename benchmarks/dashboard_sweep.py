@@ -17,12 +17,12 @@ import argparse
 import itertools
 import math
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from common import temporary_folder
 
 from echoscope import Recorder
 
@@ -145,11 +145,11 @@ def ask_what_differs(root: Path) -> None:
         print(f"{time.perf_counter() - began:5.1f} s  {what}")
         began = time.perf_counter()
 
-    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
+    with sync_playwright() as playwright, temporary_folder() as folder:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.set_default_timeout(1000 * PATIENCE_S)
-        dashboard = DashboardProcess(root, Path(folder) / "log", "--read-only")
+        dashboard = DashboardProcess(root, folder / "log", "--read-only")
         try:
             began = time.perf_counter()
             visit(page, dashboard.url)

@@ -8,19 +8,16 @@ itself. A few minutes on two cores, most of them for playing and writing.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from machine import describe_machine
+from common import describe_machine, folder_bytes, read_options, temporary_folder, usage_of_command
 
 if TYPE_CHECKING:
     from echoscope.store.records import Trajectory
@@ -34,20 +31,18 @@ def played() -> list[tuple[Trajectory, ...]]:
     from echoscope.core.config.loading import load_config
     from echoscope.core.run.trial import run_trial
 
-    trial = run_trial(
-        load_config("demo"),
-        num_groups=GROUPS_PLAYED,
-        with_information=False,
-        on_progress=lambda name, done, of: None,
+    batches, _, _ = run_trial(
+        load_config("demo"), num_groups=GROUPS_PLAYED, on_progress=lambda name, done, of: None
     )
-    return [group for batch in trial.batches for group in batch.groups]
+    return [group for batch in batches for group in batch.groups]
 
 
 def write(path: Path, groups: Sequence[Sequence[Trajectory]], num_trajectories: int) -> None:
     """A run of that many trajectories; eight groups a step."""
     import numpy as np
+    from made_run import step_metrics
 
-    from echoscope.store.records import Split, StepMetrics
+    from echoscope.store.records import Split
     from echoscope.store.writer import RunWriter
 
     size = len(groups[0])
@@ -68,14 +63,8 @@ def write(path: Path, groups: Sequence[Sequence[Trajectory]], num_trajectories: 
             for p, place in enumerate(drawn)
             for g, one in enumerate(groups[place])
         ]
-        metrics = StepMetrics(
-            run_id=path.name,
-            step=step,
-            phase="train",
-            policy_version=step,
-            wall_time=time.time(),
-            values={"reward/return_mean": float(np.mean([one.episode_return for one in found]))},
-        )
+        values = {"reward/return_mean": float(np.mean([one.episode_return for one in found]))}
+        metrics = step_metrics(path.name, step, values)
         writer.commit_step(metrics=[metrics], trajectories=found, outcomes=[])
     writer.close(status="finished")
 
@@ -84,38 +73,30 @@ def measured(path: Path) -> dict[str, Any]:
     """One call of the command line: seconds, and the peak memory of that very process."""
     output = path.with_name("verdict.json")
     with output.open("wb") as file:
-        started = time.perf_counter()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "echoscope", "diagnose", str(path), "--json"],
-            stdout=file,
-            env=os.environ | {"OMP_NUM_THREADS": "2"},
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - started
+        threads = os.environ | {"OMP_NUM_THREADS": "2"}
+        used = usage_of_command("diagnose", path, "--json", may_fail=True, stdout=file, env=threads)
     return {
-        "seconds": round(seconds, 1),
-        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
-        "peak_mib": round(usage.ru_maxrss / 1024),
-        "exit_code": os.waitstatus_to_exitcode(status),
+        "seconds": round(used.wall_s, 1),
+        "cpu_seconds": round(used.cpu_s, 1),
+        "peak_mib": round(used.peak_mib),
+        "exit_code": used.exit_code,
         "state": json.loads(output.read_text(encoding="utf-8"))["state"],
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trajectories", type=int, default=TRAJECTORIES)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--write", type=Path, help="Only write the run there.")
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__, trajectories=TRAJECTORIES, json=False, write=(Path, "Only write the run there.")
+    )
     if arguments.write is not None:
         write(arguments.write, played(), arguments.trajectories)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "large"
+    with temporary_folder() as folder:
+        path = folder / "large"
         # In a process of its own: a child begins with its parent's peak, which must be small.
         words = ["--write", str(path), "--trajectories", str(arguments.trajectories)]
         subprocess.run([sys.executable, __file__, *words], check=True)
-        num_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        num_bytes = folder_bytes(path)
         result = {
             "trajectories": arguments.trajectories,
             "run_mib": round(num_bytes / 2**20),

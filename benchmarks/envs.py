@@ -14,7 +14,6 @@ their folder the table is left out:
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
@@ -29,6 +28,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from common import describe_machine, markdown_row, markdown_table, read_options
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
 
@@ -322,14 +322,14 @@ def played(
 
 
 def main() -> None:
-    from machine import describe_machine
 
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=1.0, help="of stepping, for each world")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--peers", type=Path, default=Path("build/peers"))
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        seconds=(1.0, "of stepping, for each world"),
+        rounds=5,
+        peers=Path("build/peers"),
+        json=Path,
+    )
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     # The workers import the slow lake, too.
@@ -339,17 +339,17 @@ def main() -> None:
 
     missing = registry.unavailable()
     speeds = [speed_of(i, options.seconds) for i in registry.known_ids() if i not in missing]
-    print("| environment | resets/s | steps/s | steps/s of wall clock |\n| --- | --- | --- | --- |")
+    print(markdown_table(("environment", "resets/s", "steps/s", "steps/s of wall clock")))
     for row in speeds:
         rates = (row.resets_per_cpu_s, row.steps_per_cpu_s, row.steps_per_s)
-        print(f"| `{row.env_id}` | " + " | ".join(f"{rate:,.0f}" for rate in rates) + " |")
+        print(markdown_row([f"`{row.env_id}`", *(f"{rate:,.0f}" for rate in rates)]))
     for env_id, reason in missing.items():
         print(f"\n{env_id}: {reason}")
 
     found: list[Race] = []
     if options.peers.is_dir():
         sys.path.append(str(options.peers))
-        print("\n| ours | actions/s | peer | actions/s | ratio |\n| --- | --- | --- | --- | --- |")
+        print("\n" + markdown_table(("ours", "actions/s", "peer", "actions/s", "ratio")))
         for pair in races(options.rounds):
             found.append(pair)
             mine, peer = f"{pair.ours_per_s:,.0f}", f"{pair.peer_per_s:,.0f}"
@@ -358,7 +358,7 @@ def main() -> None:
         print(f"\nno peers: there is no folder {options.peers}")
 
     scaling = pool_scaling(wait_s=0.02, num_groups=8, group_size=8)
-    print("\n| 64 worlds that wait 20 ms | steps/s |\n| --- | --- |")
+    print("\n" + markdown_table(("64 worlds that wait 20 ms", "steps/s")))
     for entry in scaling:
         print(f"| {entry.how} | {entry.steps_per_s:,.0f} |")
     print(describe_machine())

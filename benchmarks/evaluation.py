@@ -9,11 +9,8 @@ the machine hardly changes. Those of the evaluation are of all its threads.
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from echoscope.core.config.settings import RunConfig
@@ -23,7 +20,7 @@ from echoscope.core.evaluation.plan import Budget, settings_for
 from echoscope.core.evaluation.weights import WeightsPlayer
 from echoscope.core.evaluation.who import Who, resolve
 
-from .machine import describe_machine
+from .common import describe_machine, markdown_table, read_options, temporary_folder
 
 WORLDS = {"frozen_lake": "tiny", "bandit": "tiny", "sokoban": "tiny", "countdown": "tiny-puzzles"}
 
@@ -46,17 +43,16 @@ def timed(engine: Engine, spent: list[tuple[float, float]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", type=int, default=200)
-    parser.add_argument("--siblings", type=int, default=4)
-    parser.add_argument("--policy", help="instead of the shipped ones")
-    parser.add_argument("--worlds", nargs="+", default=[*WORLDS], choices=[*WORLDS])
-    arguments = parser.parse_args()
-    print(describe_machine())
-    print(
-        "| policy | world | episodes | evaluation, s | engine, s | ratio | processor: evaluation, s"
-        " | engine, s | ratio |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    arguments = read_options(
+        __doc__,
+        tasks=200,
+        siblings=4,
+        policy=(str, "instead of the shipped ones"),
+        worlds={"nargs": "+", "default": [*WORLDS], "choices": [*WORLDS]},
     )
+    print(describe_machine())
+    head = ("policy", "world", "episodes", "evaluation, s", "engine, s", "ratio")
+    print(markdown_table((*head, "processor: evaluation, s", "engine, s", "ratio")))
     for world in arguments.worlds:
         policy = arguments.policy or WORLDS[world]
         spent: list[tuple[float, float]] = []
@@ -74,11 +70,11 @@ def main() -> None:
             loaded.append(time.process_time())
             return player
 
-        with tempfile.TemporaryDirectory() as folder:
+        with temporary_folder() as folder:
             evaluation = play.start(
                 (who := resolve(policy)),
                 settings_for(who, recipe=world, tasks=arguments.tasks, siblings=arguments.siblings),
-                Path(folder) / "run",
+                folder / "run",
                 make=make,
                 budget=Budget(),
                 on_progress=lambda done, of: None,

@@ -7,8 +7,6 @@ Each policy plays the suite `generalisation` of the worlds that it was made for.
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +15,8 @@ from echoscope.core.evaluation.plan import Budget, settings_for
 from echoscope.core.evaluation.suites import SUITES, origin_of
 from echoscope.core.evaluation.who import resolve
 from echoscope.diagnostics.measure.outcomes import WorldTable, unpaired_estimate
+
+from .common import between_marks, markdown_table, read_options, temporary_folder
 
 PLAYERS = (("tiny", "frozen_lake"), ("tiny", "sokoban"), ("tiny", "bandit"))
 PLAYERS += (("tiny-puzzles", "countdown"),)
@@ -36,11 +36,11 @@ def played(policy: str, recipe: str, tasks: int) -> list[WorldTable]:
         tasks=tasks,
         siblings=1,
     )
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         evaluation = play.start(
             who,
             settings,
-            Path(folder) / "run",
+            folder / "run",
             budget=Budget(),
             on_progress=lambda done, of: None,
             should_stop=lambda: False,
@@ -63,15 +63,11 @@ def rows(policy: str, tables: Sequence[WorldTable]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", type=int, default=200)
-    parser.add_argument("--page", type=Path, help="The page whose table is replaced.")
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, tasks=200, page=(Path, "The page whose table is replaced."))
     lines = [
         f"The shipped policies, {arguments.tasks} tasks of each world, temperature 1:",
         "",
-        "| policy | world | success (95 %) | gap to its own tasks (95 %) |",
-        "| --- | --- | --- | --- |",
+        markdown_table(("policy", "world", "success (95 %)", "gap to its own tasks (95 %)")),
     ]
     for policy, recipe in PLAYERS:
         lines += rows(policy, played(policy, recipe, arguments.tasks))
@@ -79,9 +75,7 @@ def main() -> None:
     print(table)
     if arguments.page is not None:
         text = arguments.page.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        after = rest.partition(END)[2]
-        arguments.page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
+        arguments.page.write_text(between_marks(text, BEGIN, END, table), encoding="utf-8")
 
 
 if __name__ == "__main__":

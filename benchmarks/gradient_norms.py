@@ -9,18 +9,15 @@ of two layers at lengths up to 512, as full weights and as LoRA. Times are the b
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
-from machine import describe_machine
+from common import describe_machine, print_json, read_options, seconds_of
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -120,18 +117,9 @@ def wide(width: int, length: int, rows: int, *, lora: bool) -> Case:
     return Case(name=name, policy=policy, batch=batch, max_tokens=rows * length)
 
 
-def best(run: Callable[[], None], repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        begun = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - begun)
-    return min(times)
-
-
 def measure(case: Case, repeats: int) -> dict[str, float | str]:
-    forward, plain = best(case.forward, repeats), best(case.plain, repeats)
-    apart = best(case.decompose, repeats)
+    forward, plain = (seconds_of(do, repeats) for do in (case.forward, case.plain))
+    apart = seconds_of(case.decompose, repeats)
     return {
         "case": case.name,
         "forward_s": forward,
@@ -141,19 +129,13 @@ def measure(case: Case, repeats: int) -> dict[str, float | str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--length", type=int, default=256)
-    parser.add_argument("--rows", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, width=1024, length=256, rows=4, repeats=3, json=False)
     torch.set_num_threads(1)
     size = (arguments.width, arguments.length, arguments.rows)
     cases = [shipped(64, 128), wide(*size, lora=False), wide(*size, lora=True)]
     rows = [measure(case, arguments.repeats) for case in cases]
     if arguments.json:
-        print(json.dumps({"machine": describe_machine(), "rows": rows}))
+        print_json(rows=rows)
         return
     print(describe_machine())
     for row in rows:

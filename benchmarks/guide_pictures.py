@@ -9,13 +9,13 @@ each recipe, seed 0 drawn bold), and for gradients taken apart two of them train
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from common import read_options, temporary_folder
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -286,9 +286,9 @@ def record(recipe: str) -> None:
         "diagnostics.text.every=0",
         "diagnostics.alarms.actions={}",
     ]
-    with tempfile.TemporaryDirectory() as name:
-        start(load_config(recipe, overrides=overrides), Path(name) / "run", SilentEvents())
-        table = table_of_run(open_run(Path(name) / "run"))
+    with temporary_folder() as name:
+        start(load_config(recipe, overrides=overrides), name / "run", SilentEvents())
+        table = table_of_run(open_run(name / "run"))
     keys = [key for key in table.columns if key.startswith("gradient/")]
     path = GRADIENTS / recipe / "seed0.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -302,13 +302,12 @@ def record(recipe: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "pictures")
-    parser.add_argument("--record", action="store_true", help="train the runs of the gradients")
-    parser.add_argument(
-        "--numbers", action="store_true", help="print starts and ends, draw nothing"
+    arguments = read_options(
+        __doc__,
+        out=ROOT / "docs" / "pictures",
+        record=(False, "train the runs of the gradients"),
+        numbers=(False, "print starts and ends, draw nothing"),
     )
-    arguments = parser.parse_args()
     if arguments.numbers:
         print("\n".join(line for picture in PICTURES for line in numbers(picture)))
         return

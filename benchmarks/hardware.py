@@ -13,19 +13,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from machine import describe_machine
-from memory import forget_peak, peak, resident
+from common import (
+    alone,
+    describe_machine,
+    forget_peak,
+    markdown_row,
+    markdown_table,
+    memory_of,
+    read_options,
+    temporary_folder,
+)
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen2Config
 
 from echoscope.core.config.loading import load_config
@@ -155,8 +159,7 @@ def verdict(needs: MemoryEstimate, gib: float) -> str:
 def table(base: Sequence[str], device: DeviceKind, sizes: Sequence[int]) -> str:
     """Models x ways of training, one line each; every figure is computed."""
     word = "card of" if device == "cuda" else "memory of"
-    columns = ["model", "training", "needs", *(f"{word} {size} GB" for size in sizes)]
-    lines = [_line(columns), _line(["---"] * len(columns))]
+    head, rows = ["model", "training", "needs", *(f"{word} {size} GB" for size in sizes)], []
     for name, config in MODELS.items():
         shape = shape_of(config)
         for kind in KINDS:
@@ -168,48 +171,40 @@ def table(base: Sequence[str], device: DeviceKind, sizes: Sequence[int]) -> str:
                 continue  # larger models on a CPU: only the way that needs the least
             low, high = memory_size(needs.at_least), memory_size(needs.at_most)
             need = low if low == high else f"{low} to {high}"
-            lines.append(_line([name, kind.name, need, *fits]))
-    return "\n".join(lines)
+            rows.append([name, kind.name, need, *fits])
+    return markdown_table(head, rows)
 
 
 def parameters() -> str:
     """What each shape holds."""
-    columns = ["model", "parameters", "layers", "hidden", "heads / key-value", "LoRA, rank 64"]
-    lines = [_line(columns), _line(["---"] * len(columns))]
+    head = ["model", "parameters", "layers", "hidden", "heads / key-value", "LoRA, rank 64"]
+    rows = []
     for name, config in MODELS.items():
         shape = shape_of(config)
         adapters = shape.num_adapter_parameters(64, "all-linear")
-        lines.append(
-            _line(
-                [
-                    name,
-                    f"{shape.num_parameters / 1e6:,.0f} million",
-                    str(shape.num_layers),
-                    str(shape.hidden_size),
-                    f"{shape.num_heads} / {shape.num_kv_heads}",
-                    f"{adapters / 1e6:,.0f} million",
-                ]
-            )
+        row = (
+            name,
+            f"{shape.num_parameters / 1e6:,.0f} million",
+            shape.num_layers,
+            shape.hidden_size,
+            f"{shape.num_heads} / {shape.num_kv_heads}",
+            f"{adapters / 1e6:,.0f} million",
         )
-    return "\n".join(lines)
+        rows.append(row)
+    return markdown_table(head, rows)
 
 
 def ranks_table() -> str:
     """What rank 0 needs where the weights are split over 1 to 16."""
-    columns = ["model", *(f"{ranks} rank{'s' * (ranks > 1)}" for ranks in RANKS)]
-    lines = [_line(columns), _line(["---"] * len(columns))]
+    head, rows = ["model", *(f"{ranks} rank{'s' * (ranks > 1)}" for ranks in RANKS)], []
     for name, config in MODELS.items():
         shape = shape_of(config)
         needs = [
             estimate(run((*GPU_RUN, f"trainer.ranks={ranks}"), KINDS[0]), shape, "cuda")
             for ranks in RANKS
         ]
-        lines.append(_line([name, *(memory_size(need.at_most) for need in needs)]))
-    return "\n".join(lines)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+        rows.append([name, *(memory_size(need.at_most) for need in needs)])
+    return markdown_table(head, rows)
 
 
 TABLES = {
@@ -239,58 +234,44 @@ def measure_alone(model: str, way: str) -> dict[str, float]:
     needs = estimate_memory(config, "cpu")
     warm = torch.ones(64, 64, requires_grad=True)  # torch's own buffers
     (warm @ warm).softmax(-1).sum().backward()
-    before = resident()
+    before = memory_of(is_peak=False)
     forget_peak()
     started, processor = time.perf_counter(), time.process_time()
-    with tempfile.TemporaryDirectory() as folder:
-        start(config, Path(folder) / "run", SilentEvents())
+    with temporary_folder() as folder:
+        start(config, folder / "run", SilentEvents())
     return {
         "at_least": needs.at_least,
         "at_most": needs.at_most,
-        "measured": peak() - before,
+        "measured": memory_of() - before,
         "wall_s": time.perf_counter() - started,
         "processor_s": time.process_time() - processor,
     }
 
 
 def measured(model: str) -> str:
-    columns = ["training", "estimate", "peak", "seconds for 2 steps (processor)", ""]
-    lines = [_line(columns), _line(["---"] * len(columns))]
-    # Freed blocks go back to the system at once, or the peak would count what nobody holds.
-    env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    head, rows = ["training", "estimate", "peak", "seconds for 2 steps (processor)", ""], []
     for way in WAYS:
-        ran = subprocess.run(
-            [sys.executable, __file__, "--alone", way, "--model", model],
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if ran.returncode:
-            raise RuntimeError(f"{way} failed: {ran.stderr[-2000:]}")
-        out = json.loads(ran.stdout.splitlines()[-1])
+        out = alone(__file__, "--alone", way, "--model", model)
         low, high = memory_size(out["at_least"]), memory_size(out["at_most"])
-        lines.append(
-            _line(
-                [
-                    way,
-                    low if low == high else f"{low} to {high}",
-                    memory_size(out["measured"]),
-                    f"{out['wall_s']:.0f} ({out['processor_s']:.0f})",
-                    "measured",
-                ]
-            )
+        row = (
+            way,
+            low if low == high else f"{low} to {high}",
+            memory_size(out["measured"]),
+            f"{out['wall_s']:.0f} ({out['processor_s']:.0f})",
+            "measured",
         )
-        print(lines[-1], flush=True)
-    return "\n".join(lines)
+        rows.append(row)
+        print(markdown_row(row), flush=True)
+    return markdown_table(head, rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--measure", action="store_true")
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--alone", choices=list(WAYS), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__,
+        measure=False,
+        model="smollm2",
+        alone={"choices": list(WAYS), "help": argparse.SUPPRESS},
+    )
     if arguments.alone:
         print(json.dumps(measure_alone(arguments.model, arguments.alone)))
     elif arguments.measure:

@@ -7,20 +7,14 @@ Each is imported in a process of its own, whose time and largest memory are repo
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
-import resource
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from machine import describe_machine
+from common import describe_machine, read_options, temporary_folder, usage_of_command
 
 SENTENCE = (
     "the goal lies two cells right of the player so the next move must avoid this hole and then "
@@ -99,56 +93,45 @@ def write(path: Path, name: str, num_bytes: int) -> int:
     return rows
 
 
-def measure(path: Path, run: Path) -> dict[str, float]:
-    """Wall time, processor time and largest memory of an import."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    started = time.perf_counter()
-    command = [sys.executable, "-m", "echoscope", "import", str(path), "-o", str(run)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    wall = time.perf_counter() - started
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"wall_s": wall, "cpu_s": cpu, "peak_mib": after.ru_maxrss / 1024}
-
-
 def long_line(gigabytes: int) -> None:
     """Import two good lines with one of that size between them, and print the largest memory."""
-    with tempfile.TemporaryDirectory(prefix="echoscope-importing-") as folder:
-        path = Path(folder) / "long.jsonl"
+    with temporary_folder() as folder:
+        path = folder / "long.jsonl"
         good = json.dumps(messages(random.Random(0), 0)).encode() + b"\n"
         with path.open("wb") as file:
             file.write(good + b'{"messages": "')
             file.seek(gigabytes << 30, os.SEEK_CUR)  # zeros that take no room on the disk
             file.write(b'"}\n' + good)
-        found = measure(path, Path(folder) / "run")
+        used = usage_of_command("import", path, "-o", folder / "run")
     print(
-        f"a line of {gigabytes} GB: {found['wall_s']:.1f} s, "
-        f"largest memory of a process {found['peak_mib']:.0f} MiB"
+        f"a line of {gigabytes} GB: {used.wall_s:.1f} s, "
+        f"largest memory of a process {used.peak_mib:.0f} MiB"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=200)
-    parser.add_argument("--formats", nargs="*", default=list(FORMATS), choices=list(FORMATS))
-    parser.add_argument("--long-line", type=int, metavar="GB", help="only a line of this size")
-    args = parser.parse_args()
+    args = read_options(
+        __doc__,
+        megabytes=200,
+        formats={"nargs": "*", "default": list(FORMATS), "choices": list(FORMATS)},
+        long_line=({"type": int, "metavar": "GB"}, "only a line of this size"),
+    )
     print(describe_machine())
     print(f"load {os.getloadavg()[0]:.1f}")
     if args.long_line:
         long_line(args.long_line)
         return
     for name in args.formats:
-        with tempfile.TemporaryDirectory(prefix="echoscope-importing-") as folder:
-            path = Path(folder) / f"{name}.jsonl"
+        with temporary_folder() as folder:
+            path = folder / f"{name}.jsonl"
             rows = write(path, name, args.megabytes * 1_000_000)
-            found = measure(path, Path(folder) / "run")
-            stored = sum(p.stat().st_size for p in (Path(folder) / "run").rglob("*.parquet"))
+            used = usage_of_command("import", path, "-o", folder / "run")
+            stored = sum(p.stat().st_size for p in (folder / "run").rglob("*.parquet"))
         print(
-            f"{name}: {rows:,} episodes, {args.megabytes} MB: {found['wall_s']:.1f} s "
-            f"({rows / found['wall_s']:,.0f} episodes/s), processor {found['cpu_s']:.1f} s "
-            f"({rows / found['cpu_s']:,.0f} episodes/s of it), peak so far "
-            f"{found['peak_mib']:.0f} MiB, {stored / 1e6:.0f} MB on the disk"
+            f"{name}: {rows:,} episodes, {args.megabytes} MB: {used.wall_s:.1f} s "
+            f"({rows / used.wall_s:,.0f} episodes/s), processor {used.cpu_s:.1f} s "
+            f"({rows / used.cpu_s:,.0f} episodes/s of it), peak "
+            f"{used.peak_mib:.0f} MiB, {stored / 1e6:.0f} MB on the disk"
         )
 
 

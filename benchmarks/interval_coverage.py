@@ -9,8 +9,6 @@ drawn from 3,000 every time, and the truth is that of these prompts.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import os
 from dataclasses import asdict, dataclass
@@ -18,7 +16,7 @@ from dataclasses import asdict, dataclass
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from machine import describe_machine
+from common import print_json, read_options
 from numpy.typing import NDArray
 
 from echoscope.diagnostics.measure.information.cross_scores import CrossScores
@@ -117,13 +115,10 @@ def measure(case: Case, repetitions: int, seed: int) -> Coverage:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=1000)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, repetitions=1000, json=False)
     rows = [measure(case, arguments.repetitions, seed) for seed, case in enumerate(CASES)]
     if arguments.json:
-        print(json.dumps({"machine": describe_machine(), "rows": [asdict(row) for row in rows]}))
+        print_json(rows=[asdict(row) for row in rows])
         return
     error = math.sqrt(0.95 * 0.05 / arguments.repetitions)
     print(f"{arguments.repetitions} repetitions: standard error of a share {error:.3f}")

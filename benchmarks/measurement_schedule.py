@@ -11,11 +11,12 @@ schedule of the monitor, at that interval while nothing changes and at six steps
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from common import read_options
 
 from echoscope.diagnostics.bench.harness import SMALL_RUNS, LabelledRun, load_curves
 from echoscope.diagnostics.judge.verdict import Diagnosis
@@ -88,10 +89,7 @@ def share(rows: Mapping[str, Watched], prefix: str = "") -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calm", type=float, default=20.0, help="steps whose budget one costs")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, calm=(20.0, "steps whose budget one costs"), json=False)
     runs = load_curves(SMALL_RUNS)
     calm = arguments.calm
     plans = {

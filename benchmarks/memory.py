@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from common import alone, forget_peak, memory_of, print_json, read_options
 
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
@@ -71,11 +71,12 @@ CASES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", action="append", choices=list(CASES))
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--alone", choices=list(CASES), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__,
+        case={"action": "append", "choices": list(CASES)},
+        json=False,
+        alone={"choices": list(CASES), "help": argparse.SUPPRESS},
+    )
     if arguments.alone:
         print(json.dumps(measure(CASES[arguments.alone])))
         return
@@ -89,25 +90,12 @@ def main() -> None:
         text = f"{name:22} estimate {estimate / 2**20:7.0f} MiB   measured {measured / 2**20:7.0f}"
         print(f"{text} MiB   {off:+.1%}", file=sys.stderr, flush=True)
     if arguments.json:
-        from machine import describe_machine
-
-        print(json.dumps({"machine": describe_machine(), "rows": rows}))
+        print_json(rows=rows)
 
 
 def compare(name: str) -> dict[str, Any]:
     """Estimate and peak of a case in bytes, and how far the estimate is off."""
-    # Freed blocks go back to the system at once, or the peak would count what nobody holds.
-    env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    ran = subprocess.run(
-        [sys.executable, __file__, "--alone", name],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if ran.returncode:
-        raise RuntimeError(f"case {name} failed: {ran.stderr[-2000:]}")
-    out = json.loads(ran.stdout.splitlines()[-1])
+    out = alone(__file__, "--alone", name)
     return {"case": name, **out, "off": out["estimate"] / out["measured"] - 1}
 
 
@@ -147,7 +135,7 @@ def measure(case: Case) -> dict[str, float]:
         )
         warm = torch.ones(64, 64, requires_grad=True)  # torch's own buffers
         (warm @ warm).softmax(-1).sum().backward()
-        before = resident()
+        before = memory_of(is_peak=False)
         needs = estimate_memory(config, "cpu")
         policy = build_policy(config.model, config.critic, seed=0)
         optimizer = Optimizer(policy.parameter_groups(), config.optim)
@@ -158,7 +146,7 @@ def measure(case: Case) -> dict[str, float]:
             train(policy, optimizer, config, case)
         sampling = needs.weights + needs.caches_at_most + needs.prefill_at_most
         estimate = sampling if case.samples else needs.at_most  # there are no moments yet
-        return {"estimate": estimate, "measured": peak() - before}
+        return {"estimate": estimate, "measured": memory_of() - before}
 
 
 def train(policy: Policy, optimizer: Optimizer, config: RunConfig, case: Case) -> None:
@@ -207,26 +195,6 @@ def sample(policy: Policy, config: RunConfig, case: Case) -> None:
     generator = np.random.default_rng(0)
     prompts = [generator.integers(0, 8000, case.prompt).astype(np.int32) for _ in range(count)]
     generate(engine, prompts, SamplingParams(max_new_tokens=case.reply), seeds=range(count))
-
-
-def resident() -> int:
-    """Bytes of this process that lie in memory now."""
-    return _status("VmRSS")
-
-
-def peak() -> int:
-    """The largest `resident` since `forget_peak`."""
-    return _status("VmHWM")
-
-
-def forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-
-
-def _status(key: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    return int(fields[key].split()[0]) << 10
 
 
 if __name__ == "__main__":

@@ -12,10 +12,7 @@ are added up; without `--processor-time` the seconds are those of rank 0's clock
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -28,7 +25,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import numpy as np
 import psutil
-from machine import describe_machine
+from common import describe_machine, print_json, read_options, temporary_folder
 
 from echoscope import open_run
 from echoscope.core.config.loading import load_config
@@ -156,17 +153,18 @@ def _passes(path: Path, parts: dict[str, Part], step_s: float) -> dict[str, floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--processor-time", action="store_true", help="of this run alone")
-    parser.add_argument("--ranks", type=int, default=1, help="processes that train")
-    parser.add_argument("--run", type=Path, help="a recorded run to read instead of training")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
+    arguments = read_options(
+        __doc__,
+        steps=60,
+        processor_time=(False, "of this run alone"),
+        ranks=(1, "processes that train"),
+        run=(Path, "a recorded run to read instead of training"),
+        json=False,
+    )
+    with temporary_folder() as name:
         path = arguments.run
         if path is None:
-            path = Path(name) / "run"
+            path = name / "run"
             sizes = [f"steps={arguments.steps}", f"trainer.ranks={arguments.ranks}"]
             config = load_config("demo", overrides=sizes)
             is_timed = arguments.processor_time
@@ -174,7 +172,7 @@ def main() -> None:
                 start(config, path, SilentEvents())
         cost = read(path)
     if arguments.json:
-        print(json.dumps({"machine": describe_machine(), **asdict(cost)}))
+        print_json(**asdict(cost))
         return
     print(describe_machine())
     print(f"{cost.num_steps} steps of {cost.step_s:.2f} s without measurements")

@@ -9,16 +9,14 @@ names are run until the first failure; a mutation that passes them is tried on t
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
-import tempfile
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine import describe_machine
+from common import describe_machine, read_options, temporary_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = (
@@ -90,11 +88,12 @@ def link_package(clone: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="names, separated by commas")
-    parser.add_argument("--check", action="store_true", help="run nothing")
-    parser.add_argument("--whole", action="store_true", help="then the whole suite")
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        only=("", "names, separated by commas"),
+        check=(False, "run nothing"),
+        whole=(False, "then the whole suite"),
+    )
     mutations = load(Path(__file__).with_suffix(".toml"))
     if options.only:
         mutations = [each for each in mutations if each.name in options.only.split(",")]
@@ -104,8 +103,8 @@ def main() -> None:
         raise SystemExit(bool(problems))
     print(describe_machine())
     caught = 0
-    with tempfile.TemporaryDirectory() as folder:
-        clone = Path(folder) / "clone"
+    with temporary_folder() as folder:
+        clone = folder / "clone"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
         link_package(clone)
         for mutation in mutations:

@@ -12,10 +12,18 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from pathlib import Path
+
+from common import (
+    describe_machine,
+    folder_bytes,
+    markdown_table,
+    memory_of,
+    read_options,
+    temporary_folder,
+)
 
 HOME = Path(__file__).parents[1]
 sys.path.insert(0, str(HOME / "tests" / "shared"))
@@ -32,13 +40,6 @@ ANSWERS = {
 }
 
 
-def peak_mb() -> float:
-    """The most memory that this process has had so far."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) / 1000
-
-
 def ask(path: str, expression: str) -> None:
     import plotly.graph_objects  # noqa: F401  not part of an answer
 
@@ -46,38 +47,38 @@ def ask(path: str, expression: str) -> None:
 
     warnings.simplefilter("ignore")
     run = echoscope.Run(path)
-    before, started = peak_mb(), time.perf_counter()
+    before, started = memory_of(), time.perf_counter()
     answer = eval(expression, {"run": run})
     took = time.perf_counter() - started
     rows = f"{len(answer):,}" if hasattr(answer, "columns") else ""
-    print(f"{took:.1f} s | {peak_mb() - before:.0f} MB | {rows}")
+    print(f"{took:.1f} s | {(memory_of() - before) / 1e6:.0f} MB | {rows}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--episodes", type=int, default=1_000_000)
-    parser.add_argument("--ask", nargs=2, metavar=("RUN", "EXPRESSION"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        episodes=1_000_000,
+        ask={"nargs": 2, "metavar": ("RUN", "EXPRESSION"), "help": argparse.SUPPRESS},
+    )
     if options.ask:
         ask(*options.ask)
         return
-    from machine import describe_machine
     from made_run import add_steps, open_writer
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "large"
+    with temporary_folder() as folder:
+        path = folder / "large"
         steps = range(max(1, options.episodes // PER_STEP))
         text = "The goal lies up and to the right, and a hole is in the way, so I go around it. "
         started = time.perf_counter()
         with open_writer(path) as writer:
             add_steps(writer, path.name, steps, num_trajectories=PER_STEP, text=text)
-        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        size = folder_bytes(path)
         print(describe_machine())
         print(
             f"{len(steps) * PER_STEP:,} episodes, {size / 1e6:.0f} MB, written in "
             f"{time.perf_counter() - started:.0f} s\n"
         )
-        print("| answer | time | memory | rows |\n| --- | --- | --- | --- |")
+        print(markdown_table(("answer", "time", "memory", "rows")))
         for name, expression in ANSWERS.items():
             words = [sys.executable, __file__, "--ask", str(path), expression]
             done = subprocess.run(words, capture_output=True, text=True, check=True)

@@ -10,17 +10,16 @@ dark, and writes docs/pictures/notebook_*.png.
 
 from __future__ import annotations
 
-import argparse
 import base64
 import io
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import plotly.io
+from common import read_options, temporary_folder
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from PIL import Image
@@ -102,16 +101,14 @@ def take(browser: Any, notebook: Any, theme: str, folder: Path) -> None:
 def main() -> None:
     from playwright.sync_api import sync_playwright
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--whole", type=Path, help="keep pictures of the whole notebook here")
-    options = parser.parse_args()
+    options = read_options(__doc__, whole=(Path, "keep pictures of the whole notebook here"))
     train()
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     NotebookClient(
         notebook, timeout=600, resources={"metadata": {"path": str(NOTEBOOK.parent)}}
     ).execute()
-    with tempfile.TemporaryDirectory() as outer, sync_playwright() as playwright:
-        folder = Path(outer) / "pages"
+    with temporary_folder() as outer, sync_playwright() as playwright:
+        folder = outer / "pages"
         folder.mkdir()
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
         with_pictures(notebook, browser, folder)
@@ -120,7 +117,7 @@ def main() -> None:
         for theme in ("light", "dark"):
             take(browser, notebook, theme, folder)
         if options.whole is not None:
-            for picture in Path(outer).glob("notebook_*.png"):
+            for picture in outer.glob("notebook_*.png"):
                 (options.whole / picture.name).write_bytes(picture.read_bytes())
         browser.close()
 

@@ -20,7 +20,6 @@ in a random sketch of 8,192 numbers, which keeps inner products within about 1 %
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import math
@@ -36,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
 import numpy as np
 import torch
 from bench import Bench, make_bench
+from common import describe_machine, markdown_table, read_options
 from enumerated import World, bias, cosine
-from machine import describe_machine
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -288,26 +287,21 @@ def exact() -> list[tuple[str, str, float, float]]:
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """In Markdown. A bias below two standard errors of its square is not given."""
-    lines = ["| engine | method | bias squared | bias | cosine | KL per token |"]
-    lines.append("| --- | --- | --- | --- | --- | --- |")
+    rows = []
     for o in outcomes:
         is_seen = o.bias_squared > 2 * o.bias_squared_se
         size = f"{100 * o.bias_squared**0.5:.1f} %" if is_seen else "-"
-        lines.append(
-            f"| {o.engine} | {o.method} | {o.bias_squared:.4f} +- {o.bias_squared_se:.4f} | {size} "
-            f"| {o.cosine:.4f} +- {o.cosine_se:.4f} | {o.token_kl:.4f} |"
-        )
-    return "\n".join(lines)
+        squared = f"{o.bias_squared:.4f} +- {o.bias_squared_se:.4f}"
+        cosine = f"{o.cosine:.4f} +- {o.cosine_se:.4f}"
+        rows.append((o.engine, o.method, squared, size, cosine, f"{o.token_kl:.4f}"))
+    head = ("engine", "method", "bias squared", "bias", "cosine", "KL per token")
+    return markdown_table(head, rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batches", type=int, default=128)
-    parser.add_argument("--exact", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    args = read_options(__doc__, batches=128, exact=False, json=False)
     if args.exact:
-        print("| engine | method | bias | cosine |\n| --- | --- | --- | --- |")
+        print(markdown_table(("engine", "method", "bias", "cosine")))
         for engine, method, share, angle in exact():
             print(f"| {engine} | {method} | {100 * share:.1f} % | {angle:.4f} |")
         return

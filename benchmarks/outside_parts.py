@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from common import temporary_folder
 
 from echoscope.envs import registry
 from echoscope.envs.worlds.text_games.alfworld import AlfWorld
@@ -43,8 +44,8 @@ def kitchens() -> Iterator[None]:
     if os.environ.get("ALFWORLD_DATA") or registry.lacking(AlfWorld.spec):
         yield
         return
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["ALFWORLD_DATA"] = str(write_games(Path(folder)))
+    with temporary_folder() as folder:
+        os.environ["ALFWORLD_DATA"] = str(write_games(folder))
         try:
             yield
         finally:

@@ -8,14 +8,13 @@ intervals.
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from machine import describe_machine
+from common import describe_machine, markdown_table, read_options
 
 from echoscope.core.config.engine import HfEngineConfig
 from echoscope.core.config.loading import load_config
@@ -33,17 +32,13 @@ LESSONS = Path(__file__).parents[1] / "core" / "assets" / "demonstrations" / "pu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--policy", default="tiny-puzzles")
-    parser.add_argument("--lessons", type=Path, default=LESSONS)
-    parser.add_argument("--tasks", type=int, default=200)
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, policy="tiny-puzzles", lessons=LESSONS, tasks=200)
     folder = resolve_model(arguments.policy)
     model = load_model(folder, ModelConfig(path=folder, dtype="float32", device="cpu"))
     engine, chat = HfEngine(model, config=HfEngineConfig()), ChatFormat(load_tokenizer(folder))
     lessons = load_config(file=arguments.lessons)
     print(f"{describe_machine()}, one thread, seed 0, {arguments.tasks} tasks\n")
-    print("| world | turns | success | valid |\n| --- | --- | --- | --- |")
+    print(markdown_table(("world", "turns", "success", "valid")))
     for group in lessons.envs.train:
         batch = Collection(
             pool=EnvPool(

@@ -11,7 +11,6 @@ measurement goes on where it was. Needs `echoscope models get smollm2`.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from machine import describe_machine
+from common import describe_machine, read_options
 from scipy import stats
 
 from echoscope import open_run
@@ -112,11 +111,7 @@ def bars(steps: list[int], rewards: list[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", type=Path, default=Path("runs/pretrained"))
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, root=Path("runs/pretrained"), steps=20, seed=0)
     arguments.root.mkdir(parents=True, exist_ok=True)
     print(describe_machine(), flush=True)
     warm = warm_start(arguments.root)

@@ -11,12 +11,11 @@ five steps on 24 reserved prompts. One seed, one core, float32; about an hour. W
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from pathlib import Path
 
 import yaml
-from machine import describe_machine
+from common import describe_machine, markdown_table, read_options
 from pretrained import RECIPE, echoscope, warm_start
 
 from echoscope import open_run
@@ -58,15 +57,13 @@ def at_the_end(path: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, default=Path("runs/pretrained-cures"))
-    root = parser.parse_args().root
+    root = read_options(__doc__, root=Path("runs/pretrained-cures")).root
     root.mkdir(parents=True, exist_ok=True)
     print(describe_machine(), flush=True)
     shared = [f"model.path={warm_start(root, 'float32')}", "model.dtype=float32", "eval.every=5"]
     shared += ["envs.eval.0.groups=24", "checkpoint.every=2", "checkpoint.keep=100", "seed=0"]
-    rows = ["| what is wrong | before | first critical alarm | untreated | suggestion | with it |"]
-    rows.append("| --- | --- | --- | --- | --- | --- |")
+    head = ("what is wrong", "before", "first critical alarm", "untreated", "suggestion", "with it")
+    rows = [markdown_table(head)]
     for name, setting in KINDS.items():
         file = root / f"{name}.yaml"
         file.write_text(settings(*shared, setting, f"steps={UNTREATED}"), encoding="utf-8")

@@ -20,14 +20,11 @@ comparison for the shipped small policy.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -35,8 +32,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
 
 import torch
+from common import describe_machine, print_json, temporary_folder
 from generating import generate
-from machine import describe_machine
 from train_step import Measured, Shape, measure_echoscope, measure_trl
 from transformers import GenerationConfig, PreTrainedModel
 
@@ -238,12 +235,10 @@ def step(name: str, steps: int, new_tokens: int) -> tuple[Shape, Measured, Measu
             "reward.shaping=[{name: e, function: 'pretrained_speed:share_of_e', weight: 10}]",
         ),
     )
-    with tempfile.TemporaryDirectory() as folder:
-        ours = measure_echoscope("frozen_lake", steps, shape, Path(folder))
+    with temporary_folder() as folder:
+        ours = measure_echoscope("frozen_lake", steps, shape, folder)
         print("  ".join(f"{k} {v}" for k, v in ours.row("echoscope", shape).items()), flush=True)
-        theirs = measure_trl(
-            "frozen_lake", steps, shape, Path(folder), score=score, recomputes=False
-        )
+        theirs = measure_trl("frozen_lake", steps, shape, folder, score=score, recomputes=False)
         print("  ".join(f"{k} {v}" for k, v in theirs.row("trl", shape).items()), flush=True)
     print(
         f"echoscope makes {theirs.wall_s / ours.wall_s:.2f} times the trajectories per second, "
@@ -283,7 +278,7 @@ def main() -> None:
         out["step"] = [ours.row("echoscope", shape), theirs.row("trl GRPOTrainer", shape)]
     print(describe_machine())
     if arguments.json:
-        print(json.dumps({"machine": describe_machine(), **out}))
+        print_json(**out)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ seeds 0 to 7 of CureBench was known when the last two were added.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from common import markdown_table, read_options
 from cures.training import config_of
 
 from echoscope.core.config.loading import load_config
@@ -87,23 +87,19 @@ def table(runs: list[Recorded]) -> str:
     for run in runs:
         rows[run.of].append((run.has_collapsed, bool(_reasons(run))))
     rows["in all"] = [pair for pairs in list(rows.values()) for pair in pairs]
-    lines = [
-        "| runs | predicted of those that collapsed | of those that did not |",
-        "| --- | --- | --- |",
-    ]
+    lines = []
     for name, pairs in rows.items():
         counts = []
         for end in (True, False):
             warned = [is_warned for is_collapsed, is_warned in pairs if is_collapsed == end]
             counts.append(f"{sum(warned)} of {len(warned)}" if warned else "-")
-        lines.append(f"| {name if name == 'in all' else f'`{name}`'} | {' | '.join(counts)} |")
-    return "\n".join(lines)
+        lines.append([name if name == "in all" else f"`{name}`", *counts])
+    head = ("runs", "predicted of those that collapsed", "of those that did not")
+    return markdown_table(head, lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="prospects", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--tuning", action="store_true", help="The runs the limits were set on.")
-    wants_tuning = parser.parse_args().tuning
+    wants_tuning = read_options(__doc__, tuning=(False, "The runs the limits were set on.")).tuning
     for name, runs in (("recipes", of_collapsebench()), ("kinds", of_curebench())):
         print(table([run for run in runs if (run.seed in TUNING[name]) == wants_tuning]) + "\n")
 

@@ -13,16 +13,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 
 import psutil
 import torch
-from machine import describe_machine
+from common import (
+    alone,
+    describe_machine,
+    markdown_row,
+    markdown_table,
+    memory_of,
+    read_options,
+    temporary_folder,
+)
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import logging as transformers_logging
 
@@ -41,37 +45,31 @@ VOCABULARY = 8192
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hidden", type=int, default=640)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__,
+        hidden=640,
+        layers=12,
+        sizes={"type": int, "nargs": "+", "default": [1, 2, 4]},
+        measure={"type": Path, "help": argparse.SUPPRESS},
+    )
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
     if arguments.measure is not None:
         print(json.dumps(measure(arguments.measure, *arguments.sizes)))
         return
-    with tempfile.TemporaryDirectory() as folder:
-        num_weights = save_model(Path(folder), arguments.hidden, arguments.layers)
+    with temporary_folder() as folder:
+        num_weights = save_model(folder, arguments.hidden, arguments.layers)
         print(f"{describe_machine()}, one thread a rank")
         print(f"{num_weights / 1e6:.0f} million weights in float32, 16 rows of 128 tokens\n")
-        print("| ranks | update, s | work | waits | rank 0, MiB | another, MiB | estimate, MiB |")
-        print("| --- | --- | --- | --- | --- | --- | --- |")
-        # Freed memory goes back at once, so that the peak is what was held at one time.
-        environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
-        alone = math.nan
+        held = ("rank 0, MiB", "another, MiB", "estimate, MiB")
+        print(markdown_table(("ranks", "update, s", "work", "waits", *held)))
+        of_one = math.nan
         for size in arguments.sizes:
-            command = [sys.executable, __file__, "--measure", folder, "--sizes", str(size)]
-            row = json.loads(
-                subprocess.run(command, capture_output=True, check=True, env=environment).stdout
-            )
-            alone = row["work"] if size == 1 else alone
-            print(
-                f"| {size} | {row['seconds']:.2f} | {row['work'] / alone:.2f} | {row['waits']:.0%} "
-                f"| {row['held']:.0f} | {row['of_others']:.0f} | {row['estimate']:.0f} |",
-                flush=True,
-            )
+            row = alone(__file__, "--measure", folder, "--sizes", size)
+            of_one = row["work"] if size == 1 else of_one
+            cells = (size, f"{row['seconds']:.2f}", f"{row['work'] / of_one:.2f}")
+            memory = (f"{row[name]:.0f}" for name in ("held", "of_others", "estimate"))
+            print(markdown_row((*cells, f"{row['waits']:.0%}", *memory)), flush=True)
 
 
 def save_model(folder: Path, hidden: int, layers: int) -> int:
@@ -127,7 +125,7 @@ def measure(folder: Path, size: int) -> dict[str, float]:
         learner.update(batch, config, step)
     seconds = (time.perf_counter() - started) / 2
     work = [(busy(p) - b) / 2 for p, b in zip((me, *others), before, strict=True)]
-    held = [(peak(p) - b) / MIB for p, b in zip((me, *others), began, strict=True)]
+    held = [(memory_of(p.pid) - b) / MIB for p, b in zip((me, *others), began, strict=True)]
     needs = estimate_memory(config, "cpu")
     at_most = needs.weights + needs.optimizer + needs.gradients + needs.activations_at_most
     learner.close()
@@ -144,14 +142,6 @@ def measure(folder: Path, size: int) -> dict[str, float]:
 def busy(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
-
-
-def peak(process: psutil.Process) -> int:
-    """The most memory that a process has held, bytes."""
-    for line in Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("the kernel tells no peak")
 
 
 def some_rows() -> TokenBatch:

@@ -8,14 +8,13 @@ trained again, so an interrupted measurement goes on where it was.
 
 from __future__ import annotations
 
-import argparse
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from machine import describe_machine
+from common import describe_machine, markdown_table, read_options
 
 from echoscope import open_run
 from echoscope.core.config.loading import load_config
@@ -40,18 +39,9 @@ class Result:
         """The intervals before and after do not touch."""
         return self.after[1] > self.before[2]
 
-    def row(self) -> str:
-        cells = (
-            self.recipe,
-            self.tag,
-            str(self.seed),
-            str(self.steps),
-            _cell(self.before),
-            _cell(self.after),
-            "yes" if self.rises else "no",
-            f"{self.minutes:.1f}",
-        )
-        return f"| {' | '.join(cells)} |"
+    def cells(self) -> tuple[object, ...]:
+        changed = (_cell(self.before), _cell(self.after), "yes" if self.rises else "no")
+        return (self.recipe, self.tag, self.seed, self.steps, *changed, f"{self.minutes:.1f}")
 
 
 def _cell(rate: tuple[float, float, float]) -> str:
@@ -90,11 +80,9 @@ def results(recipe: str, seed: int, path: Path) -> list[Result]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--recipes", default="bandit,frozen_lake,sokoban")
-    parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--root", type=Path, default=Path("runs/recipes"))
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__, recipes="bandit,frozen_lake,sokoban", seeds="0,1,2", root=Path("runs/recipes")
+    )
     rows = []
     for recipe in arguments.recipes.split(","):
         for seed in map(int, arguments.seeds.split(",")):
@@ -102,10 +90,17 @@ def main() -> None:
             train(recipe, seed, path)
             rows += results(recipe, seed, path)
     print(f"{describe_machine()}, one thread\n")
-    print("| recipe | evaluated | seed | steps | before | after | beyond intervals | minutes |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for result in rows:
-        print(result.row())
+    head = (
+        "recipe",
+        "evaluated",
+        "seed",
+        "steps",
+        "before",
+        "after",
+        "beyond intervals",
+        "minutes",
+    )
+    print(markdown_table(head, [result.cells() for result in rows]))
 
 
 if __name__ == "__main__":

@@ -8,18 +8,15 @@ the paired step times are compared. Recording includes the background thread's s
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
-import tempfile
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from machine import describe_machine
+from common import describe_machine, read_options, temporary_folder
 
 from echoscope.core.config.loading import load_config
 from echoscope.core.run.launch import start
@@ -49,8 +46,8 @@ def measure(steps: int, *, is_recording: bool) -> list[float]:
         "demo", overrides=[f"steps={steps}", "envs.eval=[]", "probe.every=0", "checkpoint.every=0"]
     )
     events = StepTimes()
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "run"
+    with temporary_folder() as name:
+        path = name / "run"
         if is_recording:
             start(config, path, events)
         else:
@@ -61,11 +58,7 @@ def measure(steps: int, *, is_recording: bool) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=15)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, steps=15, rounds=3, json=False)
     without: list[list[float]] = []
     recorded: list[list[float]] = []
     for _ in range(arguments.rounds):

@@ -8,26 +8,17 @@ steps the caller sleeps for 0.2 s, in which a trainer would train.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import tempfile
 import time
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
 import numpy as np
+from common import read_options, seconds_of, temporary_folder
 
 from echoscope.recorder.recorder import Recorder
 
 EPISODES, METRICS, PAUSE_S = 64, 60, 0.2
-
-
-def timed(call: Callable[[], None]) -> float:
-    """Microseconds."""
-    started = time.perf_counter()
-    call()
-    return (time.perf_counter() - started) * 1e6
 
 
 def measure(steps: int) -> dict[str, float]:
@@ -37,15 +28,14 @@ def measure(steps: int) -> dict[str, float]:
     ] * 3
     metrics = {f"metric_{i}": i / 7 for i in range(METRICS)}
     episodes, ends = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        with Recorder(Path(folder) / "run", on_message=lambda text: None) as recorder:
+    with temporary_folder() as folder:
+        with Recorder(folder / "run", on_message=lambda text: None) as recorder:
             for step in range(1, steps + 1):
                 for i in range(EPISODES):
                     reward, group = float(i % 3), i // 8
-                    episodes.append(
-                        timed(lambda r=reward, g=group: recorder.episode(messages, r, group=g))
-                    )
-                ends.append(timed(lambda s=step: recorder.step(s, metrics)))
+                    record = partial(recorder.episode, messages, reward, group=group)
+                    episodes.append(1e6 * seconds_of(record))
+                ends.append(1e6 * seconds_of(partial(recorder.step, step, metrics)))
                 time.sleep(PAUSE_S)
         lost = recorder.num_lost
     return {
@@ -59,10 +49,7 @@ def measure(steps: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = read_options(__doc__, steps=60, json=False)
     found = measure(options.steps)
     if options.json:
         print(json.dumps(found))

@@ -7,7 +7,6 @@ The server is a process of its own. Every number is the median of the rounds, of
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from machine import describe_machine
+from common import describe_machine, read_options
 
 from echoscope.envs import registry
 from echoscope.envs.base import TextEnv
@@ -25,9 +24,9 @@ THREADS = 8
 
 def steps_of(env: TextEnv, seconds: float) -> int:
     """Steps with legal actions, and a new task whenever one has ended."""
+    env.reset(0, 0)
     actions = env.legal_actions()
     end, number, seed = time.perf_counter() + seconds, 0, 0
-    env.reset(seed, 0)
     while time.perf_counter() < end:
         if env.step(actions[number % len(actions)]).terminated:
             seed += 1
@@ -37,11 +36,7 @@ def steps_of(env: TextEnv, seconds: float) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--env", default="frozen_lake")
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
+    args = read_options(__doc__, env="frozen_lake", seconds=2.0, rounds=3)
     code = "from echoscope.cli import main; main()"
     command = [sys.executable, "-c", code, "envs", "serve", args.env, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:

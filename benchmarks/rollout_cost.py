@@ -10,7 +10,6 @@ The model is random (Qwen2 shape, hidden 128, 4 layers, vocabulary 399); nothing
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
 import sys
@@ -23,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
 
 import numpy as np
 import torch
+from common import read_options
 from generating import generate
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -203,13 +203,7 @@ def quickest(runs: list[list[TurnCost]]) -> list[TurnCost]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--rows", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    args = read_options(__doc__, turns=10, rows=64, threads=1, repeats=2, json=False)
     torch.set_num_threads(args.threads)
 
     rates = [

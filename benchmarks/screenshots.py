@@ -8,16 +8,15 @@ Then it opens the pages in Chromium, light and dark, and writes docs/pictures/da
 
 from __future__ import annotations
 
-import argparse
 import io
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from common import read_options, temporary_folder
 from PIL import Image
 
 from echoscope import open_run
@@ -114,11 +113,12 @@ def take(browser: Any, url: str, shot: Shot) -> None:
 def main() -> None:
     from playwright.sync_api import sync_playwright
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--root", type=Path, default=Path("runs/pictures"))
-    parser.add_argument("--sweep", type=Path, default=Path("runs/sweep"))
-    parser.add_argument("--only", default="", help="names, with commas")
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        root=Path("runs/pictures"),
+        sweep=Path("runs/sweep"),
+        only=("", "names, with commas"),
+    )
     wanted = set(filter(None, options.only.split(",")))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
@@ -144,8 +144,8 @@ def make_sweep(root: Path) -> None:
 
 def shoot(browser: Any, root: Path, shots: Sequence[Shot]) -> None:
     """Take pictures of a root's pages."""
-    with tempfile.TemporaryDirectory() as folder:
-        dashboard = DashboardProcess(root, Path(folder) / "log")
+    with temporary_folder() as folder:
+        dashboard = DashboardProcess(root, folder / "log")
         try:
             for shot in shots:
                 take(browser, dashboard.url, shot)

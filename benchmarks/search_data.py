@@ -11,7 +11,6 @@ the same package gives the same bytes.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import hashlib
 import json
@@ -23,6 +22,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from common import read_options
 
 DATA = Path(__file__).parents[1] / "envs" / "data"
 PASSAGES, QUESTIONS = DATA / "search_passages.jsonl.gz", DATA / "search_questions.jsonl.gz"
@@ -452,9 +453,7 @@ def built() -> dict[Path, bytes]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    is_check = parser.parse_args().check
+    is_check = read_options(__doc__, check=(False, "compare instead of writing")).check
     for path, content in built().items():
         num_rows = gzip.decompress(content).count(b"\n")
         if not is_check:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import statistics
-import tempfile
 import time
 from pathlib import Path
+
+from common import temporary_folder
 
 from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.judge.verdict import Diagnosis
@@ -41,8 +42,8 @@ def main() -> None:
     more = {f"made/metric_{number}": 0.5 for number in range(METRICS - len(rows[0][1]))}
     print(f"{STEPS} steps of about {METRICS} metrics, load {os.getloadavg()[0]:.1f}")
     for name, setting in ON.items():
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "run"
+        with temporary_folder() as folder:
+            path = folder / "run"
             path.mkdir()
             config = SinksConfig.model_validate({name: setting})
             mirror = Mirror(config, run_path=path, run_config={}, on_message=print)

@@ -11,14 +11,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
 import platform
 import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +26,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from common import read_options, seconds_of, temporary_folder
 
 from echoscope.store.log.durable import new_id, sha256_of
 from echoscope.store.log.journal import Chain, RunState, encode_line, read_chunk
@@ -362,11 +361,7 @@ def measure_large(folder: Path, steps: int, text: str) -> list[Result]:
 
 
 def _repeat(what: str, call: Callable[[], object], runs: int = 30) -> Result:
-    times = []
-    for _ in range(runs + 2):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
+    times = [seconds_of(call) for _ in range(runs + 2)]
     return _row(what, times[2:])
 
 
@@ -382,16 +377,16 @@ def _row(what: str, seconds: Sequence[float]) -> Result:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--steps", type=int, default=60, help="steps written per measurement")
-    parser.add_argument("--large", type=int, default=7813, help="packed steps of 128; 0 for none")
-    parser.add_argument("--folder", type=Path, default=None, help="where to write; else temporary")
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        json=(False, "print JSON instead of a table"),
+        steps=(60, "steps written per measurement"),
+        large=(7813, "packed steps of 128; 0 for none"),
+        folder=({"type": Path, "default": None}, "where to write; else temporary"),
+    )
     text = sources()
     load_before = round(os.getloadavg()[0], 2)
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         results = measure_writes(folder, 0, options.steps, text)
         results += measure_writes(folder, 4, options.steps, text)
         if options.large:

@@ -12,7 +12,6 @@ disk; it is named as a rate, with the processor beside it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -24,7 +23,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from machine import describe_machine
+from common import describe_machine, read_options, seconds_of
+from made_run import step_metrics
+from trajectories import make_trajectory
 
 from echoscope.store.log.remote.pulling import local_folder
 from echoscope.store.log.remote.pushing import EVERY_S, Pushing
@@ -32,8 +33,6 @@ from echoscope.store.query.listing import RunList
 from echoscope.store.reader import RunsReader, open_run, open_runs
 from echoscope.store.records import (
     Split,
-    StepMetrics,
-    StopReason,
     Trajectory,
     Turn,
     prompt_key,
@@ -66,20 +65,18 @@ def made(step: int, index: int) -> Trajectory:
         actions=("up",),
         reward=float(index % 3 == 0),
     )
-    return Trajectory(
+    return make_trajectory(
+        turn,
         step=step,
         index=index,
         group_index=index // GROUP,
         sibling_index=index % GROUP,
-        split=Split.TRAIN,
         env_id=("frozen_lake", "sokoban", "bandit")[index % 3],
         tag="",
         env_seed=index // GROUP,
         noise_seed=index,
         prompt_key=prompt_key(prompt),
-        turns=(turn,),
         is_success=index % 3 == 0,
-        stop_reason=StopReason.TERMINATED,
     )
 
 
@@ -91,25 +88,14 @@ def write(path: Path, num_steps: int) -> None:
     for step in range(num_steps):
         rows = [made(step, index) for index in range(PER_STEP)]
         values = {"policy/entropy": 1.0 / (step + 1), "reward/success_rate": 0.33}
-        metrics = StepMetrics(
-            run_id=path.name,
-            step=step,
-            phase="train",
-            policy_version=step,
-            wall_time=float(step),
-            values=values,
-        )
-        writer.commit_step(metrics=[metrics], trajectories=rows, outcomes=[])
+        metrics = [step_metrics(path.name, step, values)]
+        writer.commit_step(metrics=metrics, trajectories=rows, outcomes=[])
     writer.close(status="finished")
 
 
 def timed(work: Callable[[], Any], repeats: int = REPEATS) -> dict[str, float]:
     """Seconds of the first call, and the median of those after it."""
-    seconds = []
-    for _ in range(repeats + 1):
-        began = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - began)
+    seconds = [seconds_of(work) for _ in range(repeats + 1)]
     return {"first_s": seconds[0], "then_s": statistics.median(seconds[1:])}
 
 
@@ -216,13 +202,14 @@ def priced(num_gpus: int = 1_000, gpus_per_run: int = 16) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trajectories", type=int, default=10_000_000)
-    parser.add_argument("--bucket", help="root on object storage, such as s3://team/scale")
-    parser.add_argument("--folder", type=Path, help="where to write; kept afterwards")
-    parser.add_argument("--priced", action="store_true", help="only the price of a day")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    args = read_options(
+        __doc__,
+        trajectories=10_000_000,
+        bucket=(str, "root on object storage, such as s3://team/scale"),
+        folder=(Path, "where to write; kept afterwards"),
+        priced=(False, "only the price of a day"),
+        json=False,
+    )
     if args.priced:
         print(json.dumps(priced(), indent=1))
         return

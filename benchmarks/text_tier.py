@@ -10,19 +10,16 @@ instead of training.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
-import tempfile
-import time
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import numpy as np
-from machine import describe_machine
+from common import describe_machine, print_json, read_options, seconds_of, temporary_folder
+from trajectories import make_trajectory
 
 from echoscope import open_run
 from echoscope.core.config.loading import load_config
@@ -30,7 +27,7 @@ from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.config import TextConfig
 from echoscope.diagnostics.measure.text.measures import text_metrics
-from echoscope.store.records import Split, StopReason, Trajectory, Turn
+from echoscope.store.records import Split, Trajectory, Turn
 
 REPEATS = 3
 PROSE = (
@@ -46,13 +43,7 @@ def train_demo(steps: int, path: Path) -> None:
 
 
 def seconds_to_measure(trajectories: list[Trajectory]) -> float:
-    """Best of a few: what else the machine does is not our cost."""
-    times = []
-    for _ in range(REPEATS):
-        begun = time.perf_counter()
-        text_metrics(trajectories, np.random.default_rng(0))
-        times.append(time.perf_counter() - begun)
-    return min(times)
+    return seconds_of(lambda: text_metrics(trajectories, np.random.default_rng(0)), REPEATS)
 
 
 def long_trajectories(num_chars: int) -> list[Trajectory]:
@@ -72,19 +63,14 @@ def long_trajectories(num_chars: int) -> list[Trajectory]:
         )
 
     return [
-        Trajectory(
-            step=1,
-            split=Split.TRAIN,
+        make_trajectory(
+            *(turn(k) for k in range(5)),
             index=index,
             group_index=index // 8,
             sibling_index=index % 8,
-            env_id="prose",
             tag="prose",
             env_seed=index // 8,
-            noise_seed=0,
             prompt_key=f"{index // 8:016x}",
-            turns=tuple(turn(k) for k in range(5)),
-            stop_reason=StopReason.TERMINATED,
         )
         for index in range(64)
     ]
@@ -113,19 +99,15 @@ def measure(path: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--run", type=Path)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
+    arguments = read_options(__doc__, steps=12, run=Path, json=False)
+    with temporary_folder() as name:
         path = arguments.run
         if path is None:
-            path = Path(name) / "run"
+            path = name / "run"
             train_demo(arguments.steps, path)
         result = measure(path)
     if arguments.json:
-        print(json.dumps({"machine": describe_machine(), **result}))
+        print_json(**result)
         return
     print(describe_machine())
     print(

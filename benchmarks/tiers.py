@@ -11,7 +11,6 @@ measured at odd steps; where a step has information only, the mean of the steps 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
@@ -19,6 +18,8 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from common import markdown_table, read_options
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -154,19 +155,19 @@ def rows_of(runs: Sequence[Points]) -> list[Row]:
     return [*out, row("all", runs)]
 
 
-def levels(runs: Sequence[Points], env: str) -> list[str]:
+def levels(runs: Sequence[Points], env: str) -> str:
     """Markdown: what text says where the model says so much, over one environment."""
     mine = [run for run in runs if run.env == env]
     information = np.concatenate([run.information for run in mine])
     text = np.concatenate([run.text for run in mine])
-    lines = [f"| I(X;Z) on {env}, nats | points | {' | '.join(MEASURES)} |", "| --- " * 4 + "|"]
+    rows = []
     for low, high in itertools.pairwise(LEVELS):
         inside = text[(information >= low) & (information < high)]
         if len(inside):
             cells = [f"{v.mean():.2f} [{v.min():.2f}, {v.max():.2f}]" for v in inside.T]
             name = f"below {high}" if low < 0 else f"{low} to {high}"
-            lines.append(f"| {name} | {len(inside)} | {' | '.join(cells)} |")
-    return lines
+            rows.append([name, len(inside), *cells])
+    return markdown_table((f"I(X;Z) on {env}, nats", "points", *MEASURES), rows)
 
 
 def draw(runs: Sequence[Points], path: Path) -> None:
@@ -198,20 +199,28 @@ def draw(runs: Sequence[Points], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--curves", type=Path, default=ROOT / "diagnostics" / "bench" / "runs")
-    parser.add_argument("--run", type=Path, nargs="*", default=[])
-    parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "pictures" / "tiers.svg")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__,
+        curves=ROOT / "diagnostics" / "bench" / "runs",
+        run={"type": Path, "nargs": "*", "default": []},
+        picture=ROOT / "docs" / "pictures" / "tiers.svg",
+        json=False,
+    )
     runs = load(arguments.curves, arguments.run)
     rows = rows_of(runs)
     draw(runs, arguments.picture)
     if arguments.json:
         print(json.dumps([asdict(one) for one in rows]))
         return
-    print("| runs | number, points | I(X;Z), 5 to 95 % | retrieval | classifier | within a run |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    head = (
+        "runs",
+        "number, points",
+        "I(X;Z), 5 to 95 %",
+        "retrieval",
+        "classifier",
+        "within a run",
+    )
+    print(markdown_table(head))
     for one in rows:
         cells = [
             f"{r:.2f} [{a:.2f}, {b:.2f}]" for r, (a, b) in zip(one.rho, one.intervals, strict=True)
@@ -221,7 +230,7 @@ def main() -> None:
             f"| {one.name} | {one.num_runs}, {one.num_points} | {one.information_low:.2f} to "
             f"{one.information_high:.2f} | {cells[0]} | {cells[1]} | {within} |"
         )
-    print("\n" + "\n".join(levels(runs, "frozen_lake")))
+    print("\n" + levels(runs, "frozen_lake"))
 
 
 if __name__ == "__main__":

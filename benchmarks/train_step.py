@@ -19,13 +19,10 @@ gradient checkpointing there.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +33,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
 
 import torch
-from machine import describe_machine
+from common import describe_machine, print_json, read_options, temporary_folder
 from pools import begin
 
 from echoscope import open_run
@@ -241,9 +238,9 @@ def compare(
     recipe: str, steps: int, shape: Shape, *, recomputes: bool = True
 ) -> tuple[Measured, Measured]:
     """Echoscope and TRL, as it comes or without gradient checkpointing."""
-    with tempfile.TemporaryDirectory() as name:
-        ours = measure_echoscope(recipe, steps, shape, Path(name))
-        return ours, measure_trl(recipe, steps, shape, Path(name), recomputes=recomputes)
+    with temporary_folder() as name:
+        ours = measure_echoscope(recipe, steps, shape, name)
+        return ours, measure_trl(recipe, steps, shape, name, recomputes=recomputes)
 
 
 def curves(steps: int) -> list[dict[str, float | str]]:
@@ -268,22 +265,17 @@ def curves(steps: int) -> list[dict[str, float | str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=15)
-    parser.add_argument("--recipe", default="demo")
-    parser.add_argument("--curves", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, steps=15, recipe="demo", curves=False, json=False)
     torch.set_num_threads(1)
     if arguments.curves:
         rows = curves(arguments.steps)
         if arguments.json:
-            print(json.dumps({"machine": describe_machine(), "rows": rows}))
+            print_json(rows=rows)
         return
     shape = Shape()
     ours, as_it_comes = compare(arguments.recipe, arguments.steps, shape)
-    with tempfile.TemporaryDirectory() as name:
-        plain = measure_trl(arguments.recipe, arguments.steps, shape, Path(name), recomputes=False)
+    with temporary_folder() as name:
+        plain = measure_trl(arguments.recipe, arguments.steps, shape, name, recomputes=False)
     others = {
         "trl GRPOTrainer as it comes": as_it_comes,
         "trl GRPOTrainer without gradient checkpointing": plain,
@@ -295,7 +287,7 @@ def main() -> None:
         for name, theirs in others.items()
     }
     if arguments.json:
-        print(json.dumps({"machine": describe_machine(), "rows": rows, "ratios": ratios}))
+        print_json(rows=rows, ratios=ratios)
         return
     print(describe_machine())
     size = f"{shape.groups} prompts x {shape.siblings}, up to {shape.max_tokens} tokens"

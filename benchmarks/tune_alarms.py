@@ -12,7 +12,6 @@ and whether the defaults should change.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
@@ -22,7 +21,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from machine import describe_machine
+from common import describe_machine, read_options
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -93,14 +92,13 @@ def table_of(reports: Sequence[tuple[str, str, BenchReport]]) -> Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--seeds", type=int, default=12, help="synthetic runs of every kind, both halves"
+    args = read_options(
+        __doc__,
+        seeds=(12, "synthetic runs of every kind, both halves"),
+        passes=(1, "through all knobs"),
+        curves=(Path, "labelled runs of others, as a gate"),
+        json=False,
     )
-    parser.add_argument("--passes", type=int, default=1, help="through all knobs")
-    parser.add_argument("--curves", type=Path, help="labelled runs of others, as a gate")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
     started = time.process_time()
     even, odd = split([*made_set(range(args.seeds)), *small_set()])
     sets = {"even seeds (tuned on)": Sweep(even), "odd seeds": Sweep(odd)}

@@ -12,15 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from machine import describe_machine
-from memory import forget_peak, peak, resident
+from common import alone, describe_machine, forget_peak, memory_of, print_json, read_options
 
 SHAPES = {"SmolLM2-135M": (49_152, 576), "Qwen2.5-0.5B": (151_936, 896)}
 WAYS = ("one piece", "2^27, recomputed", "2^24, recomputed", "2^22", "2^24", "2^26")
@@ -49,7 +46,7 @@ def measure(shape: str, way: str, tokens: int, repeats: int) -> dict[str, float]
     vocabulary.LOGITS_AT_ONCE = limit  # type: ignore[misc]
     head.weight.grad, hidden.grad = torch.zeros_like(head.weight), torch.zeros_like(hidden)
     seconds = []
-    before = resident()
+    before = memory_of(is_peak=False)
     forget_peak()
     for _ in range(repeats):
         started = time.process_time()
@@ -58,33 +55,27 @@ def measure(shape: str, way: str, tokens: int, repeats: int) -> dict[str, float]
         logprobs, entropies = called(hidden, sampled)
         (logprobs.mean() + 0.01 * entropies.mean()).backward()
         seconds.append(time.process_time() - started)
-    return {"peak_mib": (peak() - before) / 2**20, "seconds": min(seconds)}
+    return {"peak_mib": (memory_of() - before) / 2**20, "seconds": min(seconds)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=int, default=1024)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--alone", nargs=2, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__, tokens=1024, repeats=3, json=False, alone={"nargs": 2, "help": argparse.SUPPRESS}
+    )
     sizes = arguments.tokens, arguments.repeats
     if arguments.alone:
         print(json.dumps(measure(*arguments.alone, *sizes)))
         return
-    env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     rows = []
     for shape in SHAPES:
         for way in WAYS:
-            command = [sys.executable, __file__, "--tokens", str(sizes[0])]
-            command += ["--repeats", str(sizes[1]), "--alone", shape, way]
-            ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-            rows.append({"shape": shape, "way": way, **json.loads(ran.stdout)})
+            words = ("--tokens", sizes[0], "--repeats", sizes[1], "--alone", shape, way)
+            rows.append({"shape": shape, "way": way, **alone(__file__, *words)})
             if not arguments.json:
                 facts = f"{rows[-1]['peak_mib']:7.0f} MiB  {rows[-1]['seconds']:6.2f} s"
                 print(f"{shape:14} {way:18} {facts}", flush=True)
     if arguments.json:
-        print(json.dumps({"machine": describe_machine(), "rows": rows}))
+        print_json(rows=rows)
     else:
         print(describe_machine())
 

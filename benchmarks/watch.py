@@ -22,10 +22,11 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
+
+from common import memory_of, read_options, temporary_folder
 
 NOISE = "INFO 2026-01-01 12:00:00 worker 3: processed a batch of requests without incident ({})\n"
 
@@ -74,8 +75,7 @@ class Watched:
 
     def memory_mib(self) -> float:
         """The largest resident memory so far."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+        return memory_of(self._process.pid) / 2**20
 
     def end(self) -> None:
         self._process.terminate()
@@ -119,8 +119,8 @@ def measure(
     arguments: argparse.Namespace,
     rollouts: Path | None = None,
 ) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        watched = Watched(path, Path(place) / "run")
+    with temporary_folder() as place:
+        watched = Watched(path, place / "run")
         started = time.monotonic()
         try:
             watched.judged_at(last, 3600.0)  # starting the program is not measured
@@ -150,14 +150,10 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=1000)
-    parser.add_argument("--lines", type=int, default=30)
-    parser.add_argument("--idle", type=float, default=60.0)
-    parser.add_argument("--only", choices=("log", "folder", "long"))
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        root = Path(place)
+    arguments = read_options(
+        __doc__, megabytes=1000, lines=30, idle=60.0, only={"choices": ("log", "folder", "long")}
+    )
+    with temporary_folder() as root:
         if arguments.only in (None, "log"):
             log = root / "train.log"
             log.write_text(line(1))

@@ -7,13 +7,13 @@ Seed 0, after half of the expert's actions (random legal ones where there is no 
 
 from __future__ import annotations
 
-import argparse
 import io
 import sys
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from common import read_options
 from outside_parts import CAPTIONS, outside_parts
 from PIL import Image
 
@@ -77,10 +77,7 @@ def contact_sheet() -> str:
 def main() -> None:
     from playwright.sync_api import sync_playwright
 
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, default=PICTURE)
-    parser.add_argument("--dark", action="store_true", help="as the dark theme draws them")
-    options = parser.parse_args()
+    options = read_options(__doc__, out=PICTURE, dark=(False, "as the dark theme draws them"))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
         page = browser.new_page(

@@ -9,7 +9,6 @@ a world that is added later adds its row.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -22,7 +21,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from machine import describe_machine
+from common import describe_machine, markdown_row, markdown_table, read_options
 from outside_parts import real_lean_server
 
 from echoscope import open_run
@@ -170,7 +169,7 @@ def table_row(env_id: str, rows: list[Row]) -> str:
         str(runs[0]["steps"]),
         ", ".join(f"{run['seconds']:.0f}" for run in runs),
     )
-    return f"| {' | '.join(cells)} |"
+    return markdown_row(cells)
 
 
 def verdict(runs: list[Row]) -> str:
@@ -186,11 +185,12 @@ def verdict(runs: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", help="Comma-separated ids; all by default.")
-    parser.add_argument("--seeds", default="0,1")
-    parser.add_argument("--root", type=Path, default=Path("runs/worlds"))
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__,
+        only=(str, "Comma-separated ids; all by default."),
+        seeds="0,1",
+        root=Path("runs/worlds"),
+    )
     ids = arguments.only.split(",") if arguments.only else list(registry.known_ids())
     for env_id in ids:
         with beside(env_id):
@@ -198,10 +198,8 @@ def main() -> None:
     rows = read_rows(arguments.root)
     loads = [row["load"] for row in rows if "load" in row]
     print(f"\n{describe_machine()}, one thread; load {min(loads)} to {max(loads)}\n")
-    print(
-        "| environment | expert | policy | before -> after, by seed | verdict | steps | seconds |"
-    )
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    ends = ("before -> after, by seed", "verdict", "steps", "seconds")
+    print(markdown_table(("environment", "expert", "policy", *ends)))
     for env_id in registry.known_ids():
         print(table_row(env_id, [row for row in rows if row["env"] == env_id]))
 

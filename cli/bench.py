@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import AsJson, Exit
-from .terminal import fail, output_console, print_json, progress_bars, table_of
+from .terminal import fail, output_console, print_json, printable_text, progress_bars, table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,24 +45,17 @@ NOTES = {
 }
 
 
-@app.callback()
-def callback() -> None:
-    """Measure how good the diagnosis and its advice are."""
-
-
 @app.command()
 def collapse(
     curves: Annotated[
         Path | None,
         typer.Option(
-            "--curves",
             help="Judge a folder of labelled runs (one CSV each, and labels.json) instead of ours.",
         ),
     ] = None,
     part: Annotated[
         list[RunSet] | None,
         typer.Option(
-            "--part",
             help="Only this part, repeatable: synthetic runs (made), recorded runs (small), "
             "untreated runs of CureBench (cures), or simulated runs whose true means are known "
             "(truth). Without it: made and small.",
@@ -71,7 +64,6 @@ def collapse(
     save: Annotated[
         Path | None,
         typer.Option(
-            "--save",
             help="Write the parts with their labels and the card into this folder, and score "
             "nothing; --curves FOLDER/PART scores them.",
         ),
@@ -79,7 +71,6 @@ def collapse(
     detector: Annotated[
         str | None,
         typer.Option(
-            "--detector",
             metavar="NAME",
             help="Score a detector of your own as well: module:function, which is asked at each "
             "step, or a command that reads a CSV and prints the steps of its alarms.",
@@ -243,8 +234,6 @@ def _rich(grid: Grid) -> Table:
 
 
 def _runs(report: BenchReport) -> Table:
-    from rich.text import Text
-
     from echoscope.diagnostics.bench.tables import number
 
     rows = []
@@ -264,7 +253,7 @@ def _runs(report: BenchReport) -> Table:
             number(call.lead) if run.is_collapsed and run.counts else "",
             verdict,
         )
-        rows.append([Text(cell, style="red" if is_wrong else "") for cell in cells])
+        rows.append([printable_text(cell, "red" if is_wrong else "") for cell in cells])
     return table_of(("run", "label", "halved", "watch", "critical", "lead", "says"), rows)
 
 

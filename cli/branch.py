@@ -15,29 +15,26 @@ from .terminal import print_json
 if TYPE_CHECKING:
     from echoscope.core.run.branching import Branch
 
+Checkpoint = Annotated[
+    int | None, typer.Option(help="Step of the checkpoint. Default: the last good one.")
+]
+
 
 def branch(
     context: typer.Context,
     settings: Annotated[
         list[str] | None, typer.Argument(help="KEY=VALUE ..., for example steps=120 optim.lr=1e-5.")
     ] = None,
-    checkpoint: Annotated[
-        int | None,
-        typer.Option("--checkpoint", help="Step of the checkpoint. Default: the last good one."),
-    ] = None,
+    checkpoint: Checkpoint = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", help="Name of the new run. Default: the name of its parent."),
+        typer.Option(help="Name of the new run. Default: the name of its parent."),
     ] = None,
     root: Annotated[
         Path | None,
-        typer.Option(
-            "--root", help="Folder that will hold the new run. Default: the folder of its parent."
-        ),
+        typer.Option(help="Folder that will hold the new run. Default: the folder of its parent."),
     ] = None,
-    reason: Annotated[
-        str, typer.Option("--reason", help="Why, in your words. Stored with the new run.")
-    ] = "",
+    reason: Annotated[str, typer.Option(help="Why, in your words. Stored with the new run.")] = "",
     issued_by: Annotated[
         str, typer.Option("--by", help="Who starts the branch. Default: your login name.")
     ] = "",

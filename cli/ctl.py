@@ -38,13 +38,9 @@ class _NamesTheRun(TyperGroup):
 app = typer.Typer(help="Steer a live run.", no_args_is_help=True, cls=_NamesTheRun)
 Wait = Annotated[
     float,
-    typer.Option(
-        "--wait", help="Seconds to wait for the trainer to apply the command; 0: do not wait."
-    ),
+    typer.Option(help="Seconds to wait for the trainer to apply the command; 0: do not wait."),
 ]
-Reason = Annotated[
-    str, typer.Option("--reason", help="Why, in your words. Stored with the command.")
-]
+Reason = Annotated[str, typer.Option(help="Why, in your words. Stored with the command.")]
 
 
 @app.callback()
@@ -166,10 +162,7 @@ def rewind(
         list[str] | None,
         typer.Argument(help="KEY=VALUE ... Default: the first treatment that the run has not had."),
     ] = None,
-    checkpoint: Annotated[
-        int | None,
-        typer.Option("--checkpoint", help="Step of the checkpoint. Default: the last good one."),
-    ] = None,
+    checkpoint: branch.Checkpoint = None,
     reason: Reason = "",
     wait: Wait = 60,
     as_json: AsJson = False,
@@ -222,17 +215,9 @@ def _send(
 ) -> None:
     from echoscope.store.reader import open_run
     from echoscope.store.records import CommandAction, CommandOutcome
+    from echoscope.store.steer import steering
     from echoscope.store.steer.commands import wait_for_ack
     from echoscope.store.steer.settings import live_settings
-    from echoscope.store.steer.steering import (
-        NO_CHANGE,
-        SteeringError,
-        WrongSettingError,
-        os_user,
-        prepare,
-        send,
-        setting_warnings,
-    )
 
     reader = open_run(run)
     info = reader.info()
@@ -240,17 +225,20 @@ def _send(
     if settings:
         out["settings"] = settings
     try:
-        command = prepare(info, action, settings=settings, issued_by=os_user(), reason=reason)
+        command = steering.prepare(
+            info, action, settings=settings, issued_by=steering.os_user(), reason=reason
+        )
         if action is CommandAction.SET:
-            out["warnings"] = setting_warnings(info, live_settings(reader).now, settings)
+            now = live_settings(reader).now
+            out["warnings"] = steering.setting_warnings(info, now, settings)
             if not as_json:
                 for warning in out["warnings"]:
                     typer.echo(f"warning: {warning}", err=True)
-        send(run, command)
-    except WrongSettingError as error:
+        steering.send(run, command)
+    except steering.WrongSettingError as error:
         _report(out | {"outcome": "not_sent", "detail": str(error), "advice": ""}, as_json)
         raise typer.Exit(Exit.USAGE) from None
-    except SteeringError as error:
+    except steering.SteeringError as error:
         advice = _instead(run, info, settings)
         _report(out | {"outcome": "not_sent", "detail": str(error), "advice": advice}, as_json)
         raise typer.Exit(Exit.REJECTED) from None
@@ -260,7 +248,7 @@ def _send(
         _report(out | {"outcome": "sent", "detail": "no answer yet"}, as_json)
         raise typer.Exit(Exit.NOT_ANSWERED if wait else Exit.OK)
     applied = ack.outcome is CommandOutcome.APPLIED
-    changed = applied and not ack.detail.startswith(NO_CHANGE)
+    changed = applied and not ack.detail.startswith(steering.NO_CHANGE)
     out |= {
         "outcome": ack.outcome.value,
         "step": ack.step,

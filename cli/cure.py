@@ -28,14 +28,14 @@ class Exit(IntEnum):
 def cure(
     run: Annotated[Path, typer.Argument(help="The folder of the collapsed run.")],
     steps: Annotated[
-        int, typer.Option("--steps", min=3, help="Steps that each branch trains at most.")
+        int, typer.Option(min=3, help="Steps that each branch trains at most.")
     ] = DEFAULT_STEPS,
     minutes: Annotated[
-        float, typer.Option("--minutes", min=0.1, help="Minutes for all branches together.")
+        float, typer.Option(min=0.1, help="Minutes for all branches together.")
     ] = DEFAULT_MINUTES,
     choose: Annotated[
         str,
-        typer.Option("--choose", metavar="BRANCH", help="Go on with this branch; compare none."),
+        typer.Option(metavar="BRANCH", help="Go on with this branch; compare none."),
     ] = "",
     yes: Annotated[
         bool, typer.Option("--yes", help="Go on with the treatment that holds, without a question.")

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import AsJson, Exit, FailOn, FailOnOption, Meanings, MetricsRun, exit_code, mapping_of
-from .terminal import Report, fail, output_console, print_json, printable, progress_bars
+from .terminal import (
+    Report,
+    fail,
+    output_console,
+    print_json,
+    printable,
+    printable_text,
+    progress_bars,
+)
 
 if TYPE_CHECKING:
     from echoscope.diagnostics.judge.record import Verdict
@@ -40,25 +48,20 @@ def diagnose(
     model: Annotated[
         str | None,
         typer.Option(
-            "--model",
             help="Score the reasoning of a stored run with this model: folder, name or hub id.",
         ),
     ] = None,
     at: Annotated[
         int | None,
-        typer.Option("--at", metavar="STEP", help="The verdict as it was after this step."),
+        typer.Option(metavar="STEP", help="The verdict as it was after this step."),
     ] = None,
     checkpoint: Annotated[
         int | None,
-        typer.Option(
-            "--checkpoint", metavar="STEP", help="Score it with this checkpoint of the run."
-        ),
+        typer.Option(metavar="STEP", help="Score it with this checkpoint of the run."),
     ] = None,
     every: Annotated[
         int | None,
-        typer.Option(
-            "--every", min=1, help="Score every N-th step. Default: 20 steps, evenly spread."
-        ),
+        typer.Option(min=1, help="Score every N-th step. Default: 20 steps, evenly spread."),
     ] = None,
 ) -> None:
     """Tell whether a run is collapsing, since when, the evidence, and what to do.
@@ -196,8 +199,6 @@ def _rescore(
 
 
 def _show(verdict: Verdict) -> None:
-    from rich.text import Text
-
     from echoscope.diagnostics.judge.alarms import RunState
 
     if verdict.state is RunState.EVALUATION:
@@ -208,11 +209,12 @@ def _show(verdict: Verdict) -> None:
         verdict.state.value, "red" if verdict.state.is_failure else "dim"
     )
     confidence = f"  (confidence {verdict.confidence}: {verdict.rests_on})"
-    console.print(Text(verdict.state_words, style=f"bold {colour}") + Text(confidence, "dim"))
+    state = printable_text(verdict.state_words, f"bold {colour}")
+    console.print(state + printable_text(confidence, "dim"))
     for line in verdict.text.split("\n"):
-        console.print(Text(printable(line)), soft_wrap=line.startswith("  ") or None)
+        console.print(printable_text(line), soft_wrap=line.startswith("  ") or None)
     for exemplar in verdict.exemplars:
-        note = printable(f"  {exemplar.trajectory_id} turn {exemplar.turn}: {exemplar.note}")
-        console.print(Text(note))
+        note = f"  {exemplar.trajectory_id} turn {exemplar.turn}: {exemplar.note}"
+        console.print(printable_text(note))
     for note in verdict.notes:
-        console.print(Text(printable(f"note: {note}"), style="dim"))
+        console.print(printable_text(f"note: {note}", "dim"))

@@ -23,12 +23,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List, play, check and serve environments.", no_args_is_help=True)
 EnvId = Annotated[str, typer.Argument(help="Environment id, or 'module:Class'.")]
 Params = Annotated[list[str] | None, typer.Argument(help="KEY=VALUE ..., the values in YAML.")]
-MaxTurns = Annotated[
-    int | None, typer.Option("--max-turns", min=1, help="Default: the environment's.")
-]
-MaxActions = Annotated[
-    int | None, typer.Option("--max-actions-per-turn", min=1, help="Default: the environment's.")
-]
+MaxTurns = Annotated[int | None, typer.Option(min=1, help="Default: the environment's.")]
+MaxActions = Annotated[int | None, typer.Option(min=1, help="Default: the environment's.")]
 SEPARATOR = "||"
 CANNOT_PLAY = {"types", "hostile", "steps", "seeds"}
 """Failed checks after which the expert's score is not measured: steps may raise."""
@@ -89,7 +85,7 @@ def play(
     params: Params = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the task.")] = 0,
     noise_seed: Annotated[
-        int, typer.Option("--noise-seed", min=0, help="Seed of the environment's randomness.")
+        int, typer.Option(min=0, help="Seed of the environment's randomness.")
     ] = 0,
     expert: Annotated[bool, typer.Option("--expert", help="Watch the scripted expert.")] = False,
     max_turns: MaxTurns = None,
@@ -139,7 +135,7 @@ def check(
     env_id: Annotated[str, typer.Argument(help="Environment id, 'module:Class', or 'all'.")],
     params: Params = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, max=100_000, help="Tasks that the expert plays.")
+        int, typer.Option(min=1, max=100_000, help="Tasks that the expert plays.")
     ] = 20,
     max_turns: MaxTurns = None,
     max_actions_per_turn: MaxActions = None,

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import AsJson, ConfigFile, new_run_path
+from .options import AsJson, ConfigFile, Root, new_run_path
 from .terminal import (
     Report,
     fail,
     interruptible,
     output_console,
     print_json,
-    printable,
+    printable_text,
     progress_bars,
     table_of,
 )
@@ -45,58 +45,50 @@ def evaluate(
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option("--env", metavar="NAME", help="A world to play. Repeat for more."),
+        typer.Option(metavar="NAME", help="A world to play. Repeat for more."),
     ] = None,
     suite: Annotated[
         str | None,
-        typer.Option(
-            "--suite", help="generalisation: each world as it was trained, near to it, and far."
-        ),
+        typer.Option(help="generalisation: each world as it was trained, near to it, and far."),
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option("--recipe", help="Play the worlds of this recipe, as it shows them."),
+        typer.Option(help="Play the worlds of this recipe, as it shows them."),
     ] = None,
     config: ConfigFile = None,
-    tasks: Annotated[
-        int, typer.Option("--tasks", min=1, help="Tasks of each world.")
-    ] = DEFAULT_TASKS,
-    siblings: Annotated[
-        int, typer.Option("--siblings", min=1, help="Attempts at each task, for pass@k.")
-    ] = 1,
+    tasks: Annotated[int, typer.Option(min=1, help="Tasks of each world.")] = DEFAULT_TASKS,
+    siblings: Annotated[int, typer.Option(min=1, help="Attempts at each task, for pass@k.")] = 1,
     checkpoint: Annotated[
         int | None,
-        typer.Option("--checkpoint", help="Of a run: the step. Default: the best evaluated one."),
+        typer.Option(help="Of a run: the step. Default: the best evaluated one."),
     ] = None,
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", min=0, help="0 for greedy.")
-    ] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0 for greedy.")] = None,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", min=0, help="Other tasks. By default everyone plays the same ones."),
+        typer.Option(min=0, help="Other tasks. By default everyone plays the same ones."),
     ] = None,
     max_episodes: Annotated[
-        int | None, typer.Option("--max-episodes", min=1, help="Begin at most so many episodes.")
+        int | None, typer.Option(min=1, help="Begin at most so many episodes.")
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option("--max-tokens", min=1, help="Tokens after which none begins."),
+        typer.Option(min=1, help="Tokens after which none begins."),
     ] = None,
     max_cost: Annotated[
         float | None,
-        typer.Option("--max-cost", min=0, help="US dollars after which none begins."),
+        typer.Option(min=0, help="US dollars after which none begins."),
     ] = None,
     price: Annotated[
         tuple[float, float] | None,
-        typer.Option("--price", help="US dollars for a million input and a million output tokens."),
+        typer.Option(help="US dollars for a million input and a million output tokens."),
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option("--against", metavar="RUN", help="An earlier evaluation to compare with."),
+        typer.Option(metavar="RUN", help="An earlier evaluation to compare with."),
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="RUN", help="Play what this evaluation has left."),
+        typer.Option(metavar="RUN", help="Play what this evaluation has left."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -104,9 +96,7 @@ def evaluate(
             "-o", "--output", metavar="RUN", help="The evaluation's folder; default: in --root."
         ),
     ] = None,
-    root: Annotated[Path, typer.Option("--root", help="Folder that holds the runs.")] = Path(
-        "runs"
-    ),
+    root: Root = Path("runs"),
     as_json: AsJson = False,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="A Markdown table instead of text.")
@@ -273,7 +263,7 @@ def _json(evaluation: Evaluation, compared: Comparison | None) -> dict[str, Any]
         },
         "worlds": evaluation.tables,
         "gaps": dict(_gaps(evaluation.tables)),
-        "against": None if compared is None else compared,
+        "against": compared,
     }
 
 
@@ -338,25 +328,23 @@ def _difference_rows(compared: Sequence[Difference]) -> tuple[list[str], list[li
 
 
 def _show(evaluation: Evaluation, compared: Comparison | None) -> None:
-    from rich.text import Text
-
     console = output_console()
     head, rows = _head_and_rows(evaluation.tables)
-    console.print(Text(printable(_title(evaluation))))
+    console.print(printable_text(_title(evaluation)))
     if rows:
         console.print(table_of(head, rows, right=head[1:]))
     if compared is not None and compared.differences:
         head, rows = _difference_rows(compared.differences)
         console.print(table_of(head, rows, right=head[1:]))
         for sentence in _in_words(evaluation, compared):
-            console.print(Text(printable(sentence)))
+            console.print(printable_text(sentence))
     for sentence in _remarks(evaluation):
-        console.print(Text(printable(sentence)))
+        console.print(printable_text(sentence))
     spent = evaluation.spent
     if spent.num_input_tokens:
         cost = "" if spent.cost is None else f", {spent.cost:.4g} $"
         console.print(f"{spent.num_input_tokens} tokens in, {spent.num_output_tokens} out{cost}")
-    console.print(Text(printable(f"evaluation {evaluation.path}")), soft_wrap=True)
+    console.print(printable_text(f"evaluation {evaluation.path}"), soft_wrap=True)
 
 
 def _remarks(evaluation: Evaluation) -> list[str]:

@@ -33,7 +33,7 @@ class ListsFormats(TyperCommand):
 
 def export(
     run: Annotated[Path, typer.Argument(help="The run, live or finished.")],
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="One of the formats below.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="One of the formats below.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file or folder to write.")],
     where: Annotated[
         str,
@@ -60,9 +60,7 @@ def export(
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(
-            "--label", help="Only episodes with this label (page Replay); again for another one."
-        ),
+        typer.Option(help="Only episodes with this label (page Replay); again for another one."),
     ] = None,
     over: Annotated[
         str,

@@ -22,14 +22,12 @@ class To(StrEnum):
 
 def mirror(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
-    to: Annotated[To, typer.Option("--to", help="The tool that gets the copy.")],
+    to: Annotated[To, typer.Option(help="The tool that gets the copy.")],
     online: Annotated[
         bool, typer.Option("--online", help="wandb: upload now, instead of a folder to sync.")
     ] = False,
-    project: Annotated[str, typer.Option("--project", help="wandb, trackio.")] = "echoscope",
-    entity: Annotated[
-        str, typer.Option("--entity", help="wandb: team or user; default: yours.")
-    ] = "",
+    project: Annotated[str, typer.Option(help="wandb, trackio.")] = "echoscope",
+    entity: Annotated[str, typer.Option(help="wandb: team or user; default: yours.")] = "",
 ) -> None:
     """Copy a stored run to W&B, TensorBoard or trackio: metrics, verdict, alarms, episodes.
 

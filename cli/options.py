@@ -68,6 +68,7 @@ Output = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="RUN", help="The run's folder; default: runs/NAME."),
 ]
+Root = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 Headless = Annotated[
     bool, typer.Option("--headless", help="Print a line a step instead of the live view.")
@@ -90,7 +91,6 @@ Meanings = Annotated[
 FailOnOption = Annotated[
     FailOn,
     typer.Option(
-        "--fail-on",
         help="collapse: exit code 3 for collapsing, collapsed and not learning. "
         "watch: for watch as well.",
     ),

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from . import envs
 from .options import AsJson
 from .terminal import print_json, table_of
 
@@ -58,9 +59,7 @@ def check(
         str, typer.Argument(help="advantage, loss, selection, reward, observer or environment.")
     ],
     name: Annotated[str, typer.Argument(help="'module:function', or an entry point.")],
-    params: Annotated[
-        list[str] | None, typer.Argument(help="KEY=VALUE ..., the values in YAML.")
-    ] = None,
+    params: envs.Params = None,
     as_json: AsJson = False,
 ) -> None:
     """Try a plug-in on a made-up step. Exit code 1 if it breaks its contract."""
@@ -74,8 +73,6 @@ def check(
         raise UserCodeError(f"there is no kind of plug-in {kind!r}; kinds are {', '.join(kinds)}")
     search_working_folder()
     if kind == "environment":
-        from . import envs
-
         envs.check(name, params=params, as_json=as_json)
         return
     report = check_plugin(kind, name, dict(parse_override(word) for word in params or ()))

@@ -32,9 +32,7 @@ def preflight(
     config: ConfigFile = None,
     groups: Annotated[
         int,
-        typer.Option(
-            "--groups", min=1, help="Smallest number of groups to play, rounded up to whole steps."
-        ),
+        typer.Option(min=1, help="Smallest number of groups to play, rounded up to whole steps."),
     ] = DEFAULT_GROUPS,
     as_json: AsJson = False,
 ) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal import print_json, printable
+from .terminal import print_json, printable, printable_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,12 +130,11 @@ def _cell(value: Any) -> str:
 def _print_table(rows: pa.Table) -> None:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     table = Table()
     for name in rows.column_names:
-        table.add_column(Text(printable(name)))
+        table.add_column(printable_text(name))
     for row in json_rows(rows):
-        table.add_row(*[Text(_cell(value)) for value in row.values()])
+        table.add_row(*[printable_text(_cell(value)) for value in row.values()])
     # A pipe has no width to fit into.
     Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)

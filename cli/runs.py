@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import AsJson
-from .terminal import interruptible, print_json, printable, progress_bars
+from .terminal import interruptible, print_json, printable, printable_text, progress_bars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,11 +157,9 @@ def pack(run: Run, as_json: AsJson = False) -> None:
 @app.command()
 def note(
     run: Run,
-    text: Annotated[
-        str | None, typer.Option("--text", help="Text of the note; empty removes it.")
-    ] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Add a tag.")] = None,
-    untag: Annotated[list[str] | None, typer.Option("--untag", help="Remove a tag.")] = None,
+    text: Annotated[str | None, typer.Option(help="Text of the note; empty removes it.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Add a tag.")] = None,
+    untag: Annotated[list[str] | None, typer.Option(help="Remove a tag.")] = None,
     pin: Annotated[
         bool | None, typer.Option("--pin/--unpin", help="Pin to the top of the list.")
     ] = None,
@@ -169,30 +167,21 @@ def note(
 ) -> None:
     """Tag, pin or annotate a run. A live run is not disturbed."""
     from echoscope.store.log.layout import Layout
-    from echoscope.store.steer.annotations import (
-        AddTag,
-        Change,
-        Pin,
-        RemoveTag,
-        SetNote,
-        annotate,
-        read_annotations,
-    )
+    from echoscope.store.steer import annotations
     from echoscope.store.steer.steering import os_user
 
     Layout(run).require_run()
-    author, noted_at = os_user(), time.time()
-    changes: list[Change] = [
-        RemoveTag(author=author, at=noted_at, tag=name) for name in untag or ()
-    ]
-    changes += [AddTag(author=author, at=noted_at, tag=name) for name in tag or ()]
+    mark: dict[str, Any] = {"author": os_user(), "at": time.time()}
+    changes: list[annotations.Change] = []
+    changes += [annotations.RemoveTag(**mark, tag=name) for name in untag or ()]
+    changes += [annotations.AddTag(**mark, tag=name) for name in tag or ()]
     if text is not None:
-        changes.append(SetNote(author=author, at=noted_at, note=text))
+        changes.append(annotations.SetNote(**mark, note=text))
     if pin is not None:
-        changes.append(Pin(author=author, at=noted_at, is_pinned=pin))
+        changes.append(annotations.Pin(**mark, is_pinned=pin))
     if changes:
-        annotate(run, *changes)
-    notes = read_annotations(run)
+        annotations.annotate(run, *changes)
+    notes = annotations.read_annotations(run)
     value = {"tags": list(notes.tags), "note": notes.note, "is_pinned": notes.is_pinned}
     if as_json:
         print_json(value)
@@ -399,7 +388,6 @@ def _print_runs(rows: list[dict[str, Any]]) -> None:
     """A table whose cells are never cut: what a narrow terminal has no room for is left out."""
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     from echoscope.text.amounts import percent
 
@@ -417,7 +405,7 @@ def _print_runs(rows: list[dict[str, Any]]) -> None:
         "tags": [", ".join(row["tags"]) for row in rows],
     }
     run_columns = {
-        name: [Text(printable(cell)) for cell in cells]
+        name: [printable_text(cell) for cell in cells]
         for name, cells in columns.items()
         if any(cells)
     }
@@ -441,7 +429,6 @@ def _print_runs(rows: list[dict[str, Any]]) -> None:
 def _print_run(value: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(show_header=False, box=None)
     for name, entry in value.items():
@@ -457,5 +444,5 @@ def _print_run(value: dict[str, Any]) -> None:
             )
         elif isinstance(entry, list):
             entry = ", ".join(str(item) for item in entry)
-        table.add_row(Text(name), Text(printable(str(entry))))
+        table.add_row(name, printable_text(str(entry)))
     Console().print(table)

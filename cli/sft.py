@@ -91,22 +91,22 @@ def train(
         str, typer.Option(help="`fresh`, a name of `echoscope models list`, a folder or a hub id.")
     ] = "tiny",
     iterations: Annotated[int, typer.Option(min=1)] = 700,
-    batch_episodes: Annotated[int, typer.Option("--batch-episodes", min=1)] = 32,
+    batch_episodes: Annotated[int, typer.Option(min=1)] = 32,
     lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 2e-3,
     prompt_weight: Annotated[
-        float, typer.Option("--prompt-weight", min=0, max=1, help="Loss weight of prompt tokens.")
+        float, typer.Option(min=0, max=1, help="Loss weight of prompt tokens.")
     ] = 0.1,
     max_row_tokens: Annotated[
-        int, typer.Option("--max-row-tokens", min=2, help="A longer episode is an error.")
+        int, typer.Option(min=2, help="A longer episode is an error.")
     ] = 1024,
     lora: Annotated[bool, typer.Option("--lora", help="Train low-rank adapters only.")] = False,
-    lora_rank: Annotated[int, typer.Option("--lora-rank", min=1)] = 64,
+    lora_rank: Annotated[int, typer.Option(min=1)] = 64,
     lora_alpha: Annotated[float, typer.Option("--lora-alpha")] = 64.0,
     dtype: Annotated[
         str, typer.Option(help="float32, or with --lora bfloat16: half the memory.")
     ] = "float32",
     save_dtype: Annotated[
-        str, typer.Option("--save-dtype", help="Of the written weights: float32 or bfloat16.")
+        str, typer.Option(help="Of the written weights: float32 or bfloat16.")
     ] = "float32",
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
     force_think: Annotated[

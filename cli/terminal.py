@@ -41,6 +41,13 @@ def printable(text: str) -> str:
     )
 
 
+def printable_text(text: str, style: str = "") -> Text:
+    """As `printable`, for a console, which takes nothing in it for its own markup."""
+    from rich.text import Text
+
+    return Text(printable(text), style)
+
+
 def print_error(error: object) -> None:
     """Print one line on the error stream, as `error: what is wrong`."""
     # A path need not be valid UTF-8, but what is printed must be.
@@ -75,13 +82,12 @@ def table_of(
         right: The columns that are aligned at the right.
     """
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None)
     for name in head:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(c)) if isinstance(c, str) else c for c in row))
+        table.add_row(*(printable_text(c) if isinstance(c, str) else c for c in row))
     return table
 
 

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from .options import ConfigFile, Headless, Overrides, Recipe, new_run_path, recipe_and_words
+from .options import ConfigFile, Headless, Overrides, Recipe, Root, new_run_path, recipe_and_words
 
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
     from echoscope.core.run.observers import TrainEvents
     from echoscope.store.reader import RunReader
 
-Root = Annotated[Path, typer.Option("--root", help="Folder that holds the runs.")]
 Dashboard = Annotated[
     bool,
     typer.Option(
@@ -34,19 +33,15 @@ def train(
     overrides: Overrides = None,
     config: ConfigFile = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", help="Continue this run from its last checkpoint.")
+        Path | None, typer.Option(help="Continue this run from its last checkpoint.")
     ] = None,
     checkpoint: Annotated[
         int | None,
-        typer.Option(
-            "--checkpoint", help="With --resume: step of the checkpoint to continue from."
-        ),
+        typer.Option(help="With --resume: step of the checkpoint to continue from."),
     ] = None,
     from_run: Annotated[
         Path | None,
-        typer.Option(
-            "--from-run", help="Train on the stored trajectories of this run instead of sampling."
-        ),
+        typer.Option(help="Train on the stored trajectories of this run instead of sampling."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -114,24 +109,20 @@ def train(
 def _resume(
     path: Path, words: list[str], checkpoint: int | None, headless: bool, dashboard: bool
 ) -> None:
-    from echoscope.core.config.loading import (
-        ConfigError,
-        apply_settings,
-        parse_override,
-        placed,
-        validate,
-    )
+    from echoscope.core.config import loading
     from echoscope.store.reader import open_run
     from echoscope.store.status import EVALUATION
 
-    settings = dict(parse_override(word) for word in words)
+    settings = dict(loading.parse_override(word) for word in words)
     path, is_rewound = _what_became_of(path, settings) if checkpoint is None else (path, False)
     reader = open_run(path)
     if EVALUATION in reader.info().config:
-        raise ConfigError(f"{path} is an evaluation: `echoscope eval --resume {path}` goes on")
-    config, changes = placed(validate(reader.info().config), settings)
+        raise loading.ConfigError(
+            f"{path} is an evaluation: `echoscope eval --resume {path}` goes on"
+        )
+    config, changes = loading.placed(loading.validate(reader.info().config), settings)
     if changes:
-        config = apply_settings(config, changes)
+        config = loading.apply_settings(config, changes)
     done = _nothing_to_train(reader, settings) if checkpoint is None else ""
     if done:
         typer.echo(f"{path}: {done}")

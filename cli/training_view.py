@@ -132,9 +132,10 @@ class TerminalEvents:
 
     def metrics(self, metrics: StepMetrics) -> None:
         if metrics.phase == "eval":
-            if _tags(metrics, "eval"):
+            kind, name = ("eval", "evaluation") if _tags(metrics, "eval") else ("probe", "probe")
+            if kind == "eval":
                 self._evaluations.append(metrics)
-            self.message(f"step {metrics.step:>4}  {_fixed_line(metrics)}")
+            self.message(f"step {metrics.step:>4}  {name}  {_rates(metrics, kind)}")
             return
         self._steps.append(metrics)
         self._bar.update(self._task, completed=metrics.step)
@@ -263,13 +264,6 @@ def _rate(metrics: StepMetrics, kind: str, tag: str) -> str:
 
 def _rates(metrics: StepMetrics, kind: str) -> str:
     return "  ".join(f"{tag} {_rate(metrics, kind, tag)}" for tag in _tags(metrics, kind))
-
-
-def _fixed_line(metrics: StepMetrics) -> str:
-    """One line of an evaluation, or of a probe."""
-    if _tags(metrics, "eval"):
-        return f"evaluation  {_rates(metrics, 'eval')}"
-    return f"probe  {_rates(metrics, 'probe')}"
 
 
 @contextmanager

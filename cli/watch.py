@@ -36,7 +36,6 @@ Watched = Annotated[
 Notify = Annotated[
     list[str] | None,
     typer.Option(
-        "--notify",
         metavar="TARGET",
         help="Who is told: slack:VARIABLE, discord:, teams: or webhook: with the environment "
         "variable that holds the address, desktop, or command:COMMAND. Repeat for more.",
@@ -45,7 +44,6 @@ Notify = Annotated[
 Mildest = Annotated[
     Severity | None,
     typer.Option(
-        "--severity",
         help="Lowest alarm level that --notify and --exit-on-alarm react to. Default: critical, "
         "or the one in the --config file.",
     ),
@@ -70,7 +68,7 @@ def watch(
     notify: Notify = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", help="A YAML file with `diagnostics`: notify, alarms."),
+        typer.Option(help="A YAML file with `diagnostics`: notify, alarms."),
     ] = None,
     severity: Mildest = None,
     map_: Meanings = None,
@@ -158,10 +156,10 @@ def _follow(following: Watch, view: View, *, is_once: bool, is_over: Callable[[]
     with interruptible() as interrupted:
         while not interrupted.is_set():
             following.look()
-            view.looked(following.num_bytes_left)
-            if is_over() or (following.is_ended and not following.is_behind):
+            view.looked(following.source.num_bytes_left)
+            if is_over() or (following.source.is_ended and not following.is_behind):
                 break
-            is_coming = following.is_behind and not following.is_unanswered
+            is_coming = following.is_behind and not following.source.is_unanswered
             num_idle = 0 if is_coming else num_idle + 1
             if is_once and num_idle >= 2 and not following.is_pipe:
                 break

@@ -56,7 +56,8 @@ class View:
 
     def alarms(self, alarms: Sequence[Alarm], verdict: Verdict) -> None:
         for alarm in alarms:
-            self.message(alarm_words(alarm))
+            text = " ".join(alarm.message.split())[:600]
+            self.message(f"{alarm.severity.value} {alarm.rule} at step {alarm.step}: {text}")
 
     def looked(self, num_bytes_left: int) -> None:
         """After each look."""
@@ -116,11 +117,3 @@ def of_step(values: Mapping[str, float]) -> list[tuple[str, str]]:
     success = [k for k in values if k.startswith("eval/") and k.endswith("/success_rate")]
     keys = [key for key in (*success, *SHOWN) if math.isfinite(values.get(key, math.nan))]
     return [(metric(key).name, fixed(values[key])) for key in keys[:MAX_SHOWN]]
-
-
-def alarm_words(alarm: Alarm) -> str:
-    """An alarm in one line."""
-    return printable(
-        f"{alarm.severity.value} {alarm.rule} at step {alarm.step}: "
-        f"{' '.join(alarm.message.split())[:600]}"
-    )

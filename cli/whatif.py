@@ -30,9 +30,7 @@ def whatif(
     ] = None,
     steps: Annotated[
         str,
-        typer.Option(
-            "--steps", metavar="A:B", help="Steps from A to B, or one step. Default: all."
-        ),
+        typer.Option(metavar="A:B", help="Steps from A to B, or one step. Default: all."),
     ] = "",
     as_json: AsJson = False,
 ) -> None:

@@ -84,11 +84,7 @@ class Judgement:
     @property
     def examples(self) -> pd.DataFrame:
         """Turns that show the verdict: trajectory_id, turn, note. `Run.episode` opens one."""
-        rows = [
-            (exemplar.trajectory_id, exemplar.turn, exemplar.note)
-            for exemplar in self.verdict.exemplars
-        ]
-        return pd.DataFrame(rows, columns=["trajectory_id", "turn", "note"])
+        return pd.DataFrame(self.verdict.exemplars, columns=["trajectory_id", "turn", "note"])
 
     @property
     def advice(self) -> pd.DataFrame:

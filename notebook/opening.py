@@ -20,6 +20,7 @@ from echoscope.store.errors import NotARunError
 from echoscope.store.importers.importing import ImportingError
 from echoscope.store.log.layout import Layout, run_meant, shown_path
 from echoscope.store.reader import RunReader, open_run
+from echoscope.text.amounts import listed
 
 _IN_PYTHON = (
     (re.compile(r"leave --run out"), "leave run= out"),
@@ -113,8 +114,7 @@ def _must_be_there(source: Path) -> None:
         return
     runs = sorted(inner.name for inner in source.iterdir() if Layout(inner).run_json.is_file())
     if runs:
-        more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
-        raise NotARunError(f"{source}: holds runs ({', '.join(runs[:3])}{more}). Name one of them")
+        raise NotARunError(f"{source}: holds runs ({listed(runs, 3)}). Name one of them")
     if is_of_documents(source) and not is_source(source):
         raise NotARunError(
             f"{source}: most of its files are documents or code, so metrics files in it may be "

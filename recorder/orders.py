@@ -66,7 +66,6 @@ class Orders:
         self._on_set, self._on_checkpoint = on_set, on_checkpoint
         self.is_paused = False
         self.should_stop = False
-        self.stopped_by = ""
 
     @property
     def actions(self) -> list[str]:
@@ -105,7 +104,6 @@ class Orders:
             self.is_paused = False
         else:
             self.should_stop, self.is_paused = True, False
-            self.stopped_by = command.issued_by
             detail = "stopping at this step boundary"
         return CommandOutcome.APPLIED, detail
 

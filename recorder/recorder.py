@@ -126,7 +126,9 @@ class Recorder:
         scoring: Mapping[str, Any] | None = None,
         on_message: Callable[[str], None] | None = None,
     ) -> None:
-        self.path = _checked_path(path)
+        if not isinstance(path, str | os.PathLike) or not str(path).strip():
+            raise SettingError(f"path is {shown(path)}, but must be a folder such as 'runs/mine'")
+        self.path = Path(path)
         if not isinstance(name, str):
             raise SettingError(f"name is {shown(name)}, but must be text")
         if total_steps is not None and (not isinstance(total_steps, int) or total_steps < 1):
@@ -452,12 +454,6 @@ def _step_number(step: Any) -> int:
     if number < 0:
         raise ValueError(f"step is {shown(step)}, but must be a whole number, 0 or more")
     return number
-
-
-def _checked_path(path: Any) -> Path:
-    if not isinstance(path, str | os.PathLike) or not str(path).strip():
-        raise SettingError(f"path is {shown(path)}, but must be a folder such as 'runs/mine'")
-    return Path(path)
 
 
 def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -258,7 +258,9 @@ class Scoring:
             reasoning_span=token_span(chars, ends),
             prompt_tokens=np.asarray(tokens.prompt, dtype=np.int32),
             response_tokens=ids,
-            logprobs=_floats(tokens.logprobs),
+            logprobs=None
+            if tokens.logprobs is None
+            else np.asarray(tokens.logprobs, dtype=np.float32),
             entropies=None,
             support=None,
             finish_reason=FinishReason.STOP
@@ -270,10 +272,6 @@ class Scoring:
         if topic not in self._said:
             self._said.add(topic)
             self._say(text)
-
-
-def _floats(values: Sequence[float] | None) -> FloatArray | None:
-    return None if values is None else np.asarray(values, dtype=np.float32)
 
 
 Lent = tuple[Callable[[], Scorer], Callable[[], AbstractContextManager[None]]]

@@ -50,11 +50,7 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         """Of the reward functions; None: all 1."""
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **_: Any,
+        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
     ) -> None:
         if not state.is_world_process_zero:
             return
@@ -76,9 +72,7 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 "recorder: TRL keeps no text: set log_completions=True to record completions"
             )
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
         self._record()
 
     def on_log(
@@ -100,9 +94,7 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             control.should_training_stop = True
         return control
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_train_end(self, *_: Any, **__: Any) -> None:
         if self._recorder is None:
             return
         self._record()

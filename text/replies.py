@@ -150,28 +150,24 @@ def split_actions(answer: str, action_separator: str | None = "||") -> tuple[str
 
 def _find_reasoning(text: str, forced_think: bool) -> _Block | None:
     """The reasoning block, None if a tag that must open it is missing."""
-    start = inner_start = 0
-    if not forced_think:
-        start = text.find(THINK_OPEN)
-        if start < 0:
-            return None
-        inner_start = start + len(THINK_OPEN)
-    close = text.find(THINK_CLOSE, inner_start)
-    if close < 0:
-        return _Block((inner_start, len(text)), (start, len(text)), False)
-    return _Block((inner_start, close), (start, close + len(THINK_CLOSE)), True)
+    if forced_think:
+        return _block(text, 0, 0, THINK_CLOSE)
+    start = text.find(THINK_OPEN)
+    return None if start < 0 else _block(text, start, start + len(THINK_OPEN), THINK_CLOSE)
 
 
 def _find_answer(text: str, start: int) -> _Block | None:
     """The first answer block at or after `start`."""
     opening = _ANSWER_OPEN.search(text, start)
-    if opening is None:
-        return None
-    close_tag = _CLOSE_OF[opening.group()]
-    close = text.find(close_tag, opening.end())
+    return None if opening is None else _block(text, *opening.span(), _CLOSE_OF[opening.group()])
+
+
+def _block(text: str, start: int, inner_start: int, close_tag: str) -> _Block:
+    """The block up to its closing tag, or to the end of the text."""
+    close = text.find(close_tag, inner_start)
     if close < 0:
-        return _Block((opening.end(), len(text)), (opening.start(), len(text)), False)
-    return _Block((opening.end(), close), (opening.start(), close + len(close_tag)), True)
+        return _Block((inner_start, len(text)), (start, len(text)), False)
+    return _Block((inner_start, close), (start, close + len(close_tag)), True)
 
 
 def _problem(

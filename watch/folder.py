@@ -190,12 +190,13 @@ class Folder:
         self.is_there = False
         """Whether there is something at the path."""
         self.is_ended = False
-        """Nothing more will come."""
+        """Nothing more will come: standard input has ended, or the run at a server."""
         self.is_unanswered = False
-        """A server was asked, and its last answer did not come."""
+        """A server was asked, and its last answer did not come: it is asked again."""
         self.awaited = RECOGNISED
         """What must come before there is anything to follow."""
         self.num_bytes_left = 0
+        """What is left to read of what is there."""
         self._own, self._mapping, self._say = own.resolve(), metrics_mapping(mapping), say
         self._line_quiet_s = line_quiet_s
         self._files: dict[Path, _File] = {}
@@ -212,26 +213,22 @@ class Folder:
         """The files that are there."""
         return [file.name for _, file in sorted(self._files.items()) if not file.is_gone]
 
-    def look(self, *, is_end: bool = False) -> Look:
-        """Read what is new.
-
-        Args:
-            is_end: Nothing more will be written: last lines without a line break count, too.
-        """
+    def look(self) -> Look:
+        """Read what is new."""
         look, budget = Look(), LOOK_BYTES
         self.num_bytes_left = 0
         # Logs are read before the folder is listed, so that the files that were written before the
         # last line of a log are seen with this line.
         logs = [file for file in self._files.values() if file.kind is FileKind.NUMBERS]
         for file in logs:
-            budget -= self._look_at(file, look, budget, is_end=is_end)
-        is_listed = is_end or look.at >= self._list_at
+            budget -= self._look_at(file, look, budget)
+        is_listed = look.at >= self._list_at
         if is_listed:
             self._list()
         for file in self._files.values():
             is_busy = is_listed or file.is_due or file.tail.is_open
             if is_busy and file not in logs:
-                budget -= self._look_at(file, look, budget, is_end=is_end)
+                budget -= self._look_at(file, look, budget)
         if self.ledger.rollouts.is_evaluation:
             self._say_once(ONE_EVALUATION)
         return look
@@ -272,14 +269,14 @@ class Folder:
 
     # --- what is new in them?
 
-    def _look_at(self, file: _File, look: Look, budget: int, *, is_end: bool) -> int:
+    def _look_at(self, file: _File, look: Look, budget: int) -> int:
         """Read what is new in a file; how many bytes that was."""
         try:
             try:
                 file.see()
             except FileNotFoundError:
                 self._gone(file, look)
-            return self._read(file, look, budget, is_end=is_end)
+            return self._read(file, look, budget)
         except FileNotFoundError:
             self._gone(file, look)
         except (OSError, MetricsFileError) as error:
@@ -288,10 +285,10 @@ class Folder:
             self._say_once(f"{file.name}: {reason or error}")
         return 0
 
-    def _read(self, file: _File, look: Look, budget: int, *, is_end: bool) -> int:
+    def _read(self, file: _File, look: Look, budget: int) -> int:
         if file.is_gone:  # what was written before it was renamed or removed is read to its end
-            return self._read_lines(file, look, budget, is_end=False) if file.tail.is_open else 0
-        if not file.is_due and not is_end:
+            return self._read_lines(file, look, budget) if file.tail.is_open else 0
+        if not file.is_due:
             self._rest(file, look)
             return 0
         if budget <= 0:
@@ -302,10 +299,10 @@ class Folder:
             roles = self.ledger.rollouts.roles
             file.kind = kind_of(file.path, is_alone=file.path == self.path, roles=roles)
         if file.kind is FileKind.WHOLE:
-            return self._read_whole(file, look, is_end=is_end)
+            return self._read_whole(file, look)
         file.is_due = False
         if file.kind in (FileKind.NUMBERS, FileKind.EPISODES):
-            return self._read_lines(file, look, budget, is_end=is_end)
+            return self._read_lines(file, look, budget)
         return 0
 
     def _gone(self, file: _File, look: Look) -> None:
@@ -330,13 +327,9 @@ class Folder:
 
     # --- files that grow
 
-    def _read_lines(self, file: _File, look: Look, budget: int, *, is_end: bool) -> int:
+    def _read_lines(self, file: _File, look: Look, budget: int) -> int:
         num_bytes, inode = 0, None if file.is_gone else file.status[0]
-        is_quiet = is_end and look.at - file.written_at >= self._line_quiet_s
-        while num_bytes < budget:
-            piece = file.tail.read(inode) or (file.tail.take_rest() if is_quiet else None)
-            if piece is None:
-                break
+        while num_bytes < budget and (piece := file.tail.read(inode)) is not None:
             num_bytes += max(1, len(piece.data))
             if file.kind is FileKind.EPISODES:
                 self._take_episodes(file, piece, look)
@@ -348,7 +341,7 @@ class Folder:
             file.is_due = look.is_behind = True
             self.num_bytes_left += file.num_left
         if file.text is not None:
-            file.text.take(look, file.written_at, is_quiet=is_end)
+            file.text.take(look, file.written_at, is_quiet=False)
             if file.text.is_document:
                 del self.ledger.told[file.name]
                 file.kind, file.text, file.is_due = FileKind.WHOLE, None, True
@@ -376,9 +369,9 @@ class Folder:
 
     # --- files that are written at once
 
-    def _read_whole(self, file: _File, look: Look, *, is_end: bool) -> int:
+    def _read_whole(self, file: _File, look: Look) -> int:
         size, now = file.status[1], time.monotonic()
-        if not is_end and now - file.read_at < REST * file.took_s:
+        if now - file.read_at < REST * file.took_s:
             return 0  # it stays due
         file.is_due = False  # what is written from now on makes it due again
         try:
@@ -390,7 +383,7 @@ class Folder:
             file.took_s = file.read_at - now
         except (SourceError, BadJsonError) as error:
             # A Parquet file has its end last: it is still being written, or damaged.
-            file.is_due = not is_end and now - file.written_at <= OPEN_S
+            file.is_due = now - file.written_at <= OPEN_S
             if not file.is_due:
                 self._say_once(f"{file.name}: {error}")
         return size

@@ -40,7 +40,7 @@ class Pipe(Folder):
         self._descriptor = sys.stdin.fileno()
         threading.Thread(target=self._read_blocks, name=NAME, daemon=True).start()
 
-    def look(self, *, is_end: bool = False) -> Look:
+    def look(self) -> Look:
         look, data = Look(), self._torn
         while len(data) < LOOK_BYTES and not self._blocks.empty():
             block = self._blocks.get()

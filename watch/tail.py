@@ -74,14 +74,6 @@ class Tail:
             self._open()
         return None if self._file is None else self._next()
 
-    def take_rest(self) -> Piece | None:
-        """The last line although no line break ends it: nothing more will be written."""
-        start, data = self.offset, self._rest
-        if not data.strip():
-            return None
-        self._advance(data)
-        return Piece(start, data)
-
     def close(self) -> None:
         if self._file is not None:
             self._file.close()

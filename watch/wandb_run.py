@@ -53,7 +53,7 @@ class WandbRun(Folder):
             self._question.close()
         super().close()
 
-    def look(self, *, is_end: bool = False) -> Look:
+    def look(self) -> Look:
         """Ask where it is time to, and take the answer when it has come.
 
         Raises:

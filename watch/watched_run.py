@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from echoscope.diagnostics.config import DiagnosticsConfig
@@ -125,11 +124,6 @@ class WatchedRun(ForeignRun):
         writer, self.writer = self.writer, None
         if writer is not None:
             writer.close(status=status)
-
-    def abandon(self) -> None:
-        """Let the run go after the disk refused: the first error says why."""
-        with suppress(StoreError):
-            self.close("failed")
 
 
 def _require_watched(path: Path, watched: str) -> None:

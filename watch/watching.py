@@ -18,6 +18,7 @@ import shlex
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from echoscope.diagnostics.config import DiagnosticsConfig
@@ -97,7 +98,7 @@ class Watch:
         claims = self._run.take_up()
         self._ledger = Ledger(waits, claims, roles_of(mapping))
         kind = Pipe if self.is_pipe else WandbRun if is_address(path) else Folder
-        self._folder: Folder = kind(
+        self.source: Folder = kind(
             path,
             own=run_path,
             ledger=self._ledger,
@@ -105,6 +106,7 @@ class Watch:
             say=on_message,
             line_quiet_s=waits.line_quiet_s,
         )
+        """What is read: how far, and whether more will come."""
         self.last_step = max(claims, default=-1)
         """The step that was judged last; -1 before the first."""
         self._told: set[tuple[str, int]] = set()
@@ -124,11 +126,6 @@ class Watch:
         """Seconds until the next look."""
 
     @property
-    def is_ended(self) -> bool:
-        """Nothing more will come: standard input has ended, or the run at the server."""
-        return self._folder.is_ended
-
-    @property
     def is_pipe(self) -> bool:
         """Standard input is watched: it tells itself when it ends."""
         return str(self.path) == "-"
@@ -143,28 +140,14 @@ class Watch:
         """What was there when the watch began was not judged to its end yet."""
         return self._is_behind or self._has_more
 
-    @property
-    def is_unanswered(self) -> bool:
-        """A server was asked and did not answer; it is asked again."""
-        return self._folder.is_unanswered
-
-    @property
-    def num_bytes_left(self) -> int:
-        """What is left to read of what is there."""
-        return self._folder.num_bytes_left
-
     def verdict(self) -> Verdict:
         """What is known of the run after the last step that was judged."""
         return self._run.verdict()
 
-    def look(self, *, is_end: bool = False) -> None:
-        """Read what is new, and judge the steps that are complete.
-
-        Args:
-            is_end: Nothing more will be written.
-        """
+    def look(self) -> None:
+        """Read what is new, and judge the steps that are complete."""
         started = time.thread_time()  # a busy machine is no reason to look less often
-        look = self._folder.look(is_end=is_end or self._folder.is_ended)
+        look = self.source.look()
         took = time.thread_time() - started
         self._say_where(look)
         is_waiting = False
@@ -183,7 +166,7 @@ class Watch:
         self.rest_s = min(MAX_LOOK_S, max(LOOK_S, took / SHARE))
         if look.is_new or is_waiting:
             self.rest_s = LOOK_S
-        if self.num_bytes_left or self._has_more:
+        if self.source.num_bytes_left or self._has_more:
             self.rest_s = 0.0
 
     def close(self, status: str = "finished") -> None:
@@ -194,7 +177,7 @@ class Watch:
             self._run.close(status)
         except StoreError as error:
             self._say(f"the run could not be ended: {error}")
-        self._folder.close()
+        self.source.close()
 
     # --- what is said of the files
 
@@ -217,21 +200,21 @@ class Watch:
 
     def _say_what(self) -> None:
         """Once, where nothing can be followed yet: what is waited for, and what lies there."""
-        if self._said_what or self._ledger.has_any or not self._folder.is_there:
+        if self._said_what or self._ledger.has_any or not self.source.is_there:
             return
         self._said_what = True
-        names, sentence = self._folder.names(), f"{_shown(self.path)}: nothing to follow yet"
+        names, sentence = self.source.names(), f"{_shown(self.path)}: nothing to follow yet"
         if names:
             more = f", {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
             named = f"{', '.join(names[:MAX_NAMED])}{more}"
             sentence += f" in {counted(len(names), 'file')} ({named})"
-        self._say(f"{sentence}. Waiting for {self._folder.awaited}.")
+        self._say(f"{sentence}. Waiting for {self.source.awaited}.")
 
     def _say_where(self, look: Look) -> None:
-        if not self._folder.is_there and not self._said_waiting:
+        if not self.source.is_there and not self._said_waiting:
             self._said_waiting = True
             self._say(f"{_shown(self.path)} is not there yet: waiting for it")
-        elif self._folder.is_there and self._said_waiting and look.is_new:
+        elif self.source.is_there and self._said_waiting and look.is_new:
             self._said_waiting = False
             self._say(f"{_shown(self.path)} is there")
 
@@ -272,7 +255,7 @@ class Watch:
         self._has_more = is_over = False
         for step in ledger.waiting(self.last_step):
             usual = ledger.of_step(self.last_step)
-            if not (self.is_ended or ledger.is_complete(step, usual, look, pace_s)):
+            if not (self.source.is_ended or ledger.is_complete(step, usual, look, pace_s)):
                 return True
             if is_over:
                 self._has_more = True
@@ -328,7 +311,8 @@ class Watch:
         return True
 
     def _take_failed(self, error: StoreError) -> None:
-        self._run.abandon()
+        with suppress(StoreError):  # the first error says why
+            self._run.close("failed")
         self._say(f"{error}; it is tried again every {_TRY_AGAIN_S:.0f} s")
         self._broken_at = time.monotonic()
 

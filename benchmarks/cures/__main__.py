@@ -21,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from common import between_marks
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from echoscope.core.config.loading import ConfigError
@@ -245,9 +247,7 @@ def write_tables(records: Records, page: Path, advice: Path) -> None:
     }
     blocks["missing"] = missing_words(results)
     for name, block in blocks.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        before, _, rest = text.partition(begin)
-        text = f"{before}{begin}\n{block}\n{end}{rest.partition(end)[2]}"
+        text = between_marks(text, f"<!-- {name}: begin -->", f"<!-- {name}: end -->", block)
     page.write_text(text, encoding="utf-8")
     advice.write_text(advice_file(results), encoding="utf-8")
 

@@ -10,11 +10,12 @@ alone, so the command can be stopped and started again. A run that was stopped g
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
 from pathlib import Path
+
+from common import read_options
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -60,17 +61,18 @@ def quick(folder: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="findings", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--seeds", type=int, default=3, help="Seeds of each arm: 0, 1, ...")
-    parser.add_argument("--minutes", type=float, default=1e6, help="Begin no training after it.")
-    parser.add_argument("--runs", type=Path, default=RUNS, help="Folder of the trainings.")
-    parser.add_argument("--record", type=Path, default=RECORD, help="File of the results.")
-    parser.add_argument("--page", type=Path, default=PAGE, help="Page to write.")
-    parser.add_argument("--only", default="", help="Names of arms, with commas between.")
-    parser.add_argument("--table", action="store_true", help="Train nothing.")
-    parser.add_argument("--prune", action="store_true", help="Drop results no claim asks for.")
-    parser.add_argument("--quick", action="store_true", help="Two arms for three steps.")
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__,
+        seeds=(3, "Seeds of each arm: 0, 1, ..."),
+        minutes=(1e6, "Begin no training after it."),
+        runs=(RUNS, "Folder of the trainings."),
+        record=(RECORD, "File of the results."),
+        page=(PAGE, "Page to write."),
+        only=("", "Names of arms, with commas between."),
+        table=(False, "Train nothing."),
+        prune=(False, "Drop results no claim asks for."),
+        quick=(False, "Two arms for three steps."),
+    )
     if arguments.quick:
         print(quick(Path(tempfile.mkdtemp(prefix="findings-"))))
         return

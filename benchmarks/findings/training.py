@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import describe_machine
+from common import describe_machine
 from numpy.typing import NDArray
 
 from echoscope.core.config.loading import load_config

@@ -14,6 +14,7 @@ import argparse
 import itertools
 import json
 import math
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -583,21 +584,8 @@ def _row(family: str, scores: Sequence[RunScore]) -> Row:
         family=family,
         num_runs=len(scores),
         sums=sums,
-        delay=median(delays) if has_delay else math.nan,
+        delay=statistics.median(delays) if has_delay else math.nan,
     )
-
-
-def median(values: Sequence[float]) -> float:
-    """The median, which may be infinite; NaN of nothing.
-
-    >>> median([2.0, math.inf, 4.0]), median([2.0, math.inf])
-    (4.0, inf)
-    """
-    ordered = sorted(values)
-    if not ordered:
-        return math.nan
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else 0.5 * (ordered[half - 1] + ordered[half])
 
 
 def truth_table(

@@ -82,9 +82,9 @@ def test_an_outage_is_told_once(asked: Asked) -> None:
     asked.told(run(2))
     failed = NoAnswerError("the server gave no answer within 60 s")
     assert asked.told(failed, failed) == [1, 2]
-    assert asked.watch.is_unanswered
+    assert asked.watch.source.is_unanswered
     assert asked.told(run(4)) == [1, 2, 3, 4]
-    assert not asked.watch.is_unanswered
+    assert not asked.watch.source.is_unanswered
     words = "the server gave no answer within 60 s. The server is asked again every 0 s."
     assert asked.said == [words]
 
@@ -106,23 +106,23 @@ def test_a_key_that_is_withdrawn_later_is_said(asked: Asked) -> None:
 
 def test_the_watch_ends_with_the_run_once_no_row_came_after_the_end(asked: Asked) -> None:
     asked.told(run(2), run(3, "finished"))
-    assert not asked.watch.is_ended
+    assert not asked.watch.source.is_ended
     assert asked.told(run(4, "finished")) == [1, 2, 3, 4]  # rows arrive after the end
-    assert not asked.watch.is_ended
+    assert not asked.watch.source.is_ended
     asked.told(run(4, "finished"))
-    assert asked.watch.is_ended
+    assert asked.watch.source.is_ended
     assert asked.said[-1] == "W&B says that the run finished"
 
 
 @pytest.mark.parametrize("state", ["finished", "failed", "killed"])
 def test_a_run_that_had_ended_before_is_read_once(asked: Asked, state: str) -> None:
     assert asked.told(run(2, state)) == [1, 2]
-    assert asked.watch.is_ended
+    assert asked.watch.source.is_ended
 
 
 def test_a_crashed_run_is_watched_on(asked: Asked) -> None:
     asked.told(run(2), run(2, "crashed"), run(2, "crashed"))
-    assert not asked.watch.is_ended
+    assert not asked.watch.source.is_ended
     assert asked.told(run(3)) == [1, 2, 3]
 
 

@@ -114,7 +114,7 @@ def test_a_growing_run_is_watched_to_its_end(
     server.rows = rows(5)
     look_until(lambda: watch.last_step == 4)
     server.state, server.rows = "finished", rows(6)
-    look_until(lambda: watch.is_ended)
+    look_until(lambda: watch.source.is_ended)
     watch.close()
     assert open_run(tmp_path / "run").metrics("policy/entropy")[0].tolist() == list(range(6))
     assert said[-1] == "W&B says that the run finished"
