@@ -55,8 +55,6 @@ class RegimePath:
     entropy_border: float
     """Nats per token below which H(Z|X) counts as low, as of the last measurement."""
     dependence_border: float
-    is_from_text: bool
-    """No cross-scores: both are the text's estimates."""
 
 
 def regime_path(series: pd.DataFrame) -> RegimePath | None:
@@ -90,7 +88,6 @@ def regime_path(series: pd.DataFrame) -> RegimePath | None:
         points=points[points["source"] == tracker.source].reset_index(drop=True),
         entropy_border=entropy_border,
         dependence_border=dependence_border,
-        is_from_text=tracker.source == "text",
     )
 
 

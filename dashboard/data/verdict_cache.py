@@ -121,12 +121,9 @@ def judge_at(run: RunReader, step: int | None) -> Verdict:
         StoreError: the run cannot be read.
     """
     aside = judge_aside(run.path, step) if run.info().last_step >= LONG else None
-    return aside[0] if aside else judge_here(run, step)  # says why where the process could not
-
-
-def judge_here(run: RunReader, step: int | None) -> Verdict:
-    """As `judge_at`, in this process."""
-    return Judgement().verdict(_opened(run), step)
+    if aside:
+        return aside[0]
+    return Judgement().verdict(_opened(run), step)  # says why where the process could not
 
 
 def _judged_on(judgement: Judgement, run: RunReader) -> tuple[Verdict, Judgement]:
@@ -176,7 +173,7 @@ _ended = threading.Event()
 
 
 def judge_aside(run: Path, step: int | None) -> tuple[Verdict, Judgement] | None:
-    """The verdict as `judge_here` gives it, and what judged; None where the process could not say.
+    """The verdict after a step, and what judged; None where the process could not say.
 
     Raises:
         StoreError: `end_all` was called.

@@ -20,7 +20,7 @@ from echoscope.store.reader import RunReader
 from echoscope.store.records import FloatArray64
 
 from .. import queries
-from ..curves import AS_STEPS, FIXED_TASKS, Axis, AxisKind, Curve, smoothed, step_axis, tasks_key
+from ..curves import AS_STEPS, FIXED_TASKS, Axis, AxisKind, Curve, smoothed, tasks_key
 from .groups import RunGroup
 from .levels import NUM_STRETCHES, RunLevel, Trials, mean_bands, share_bands
 
@@ -152,11 +152,6 @@ def _positions(
     return means
 
 
-def axis_of(run_id: str, kind: AxisKind) -> Axis:
-    """Where the steps of a run lie."""
-    return step_axis(queries.step_table(run_id), kind)
-
-
 def drawn_axis(axes: Mapping[str, Axis], kind: AxisKind) -> Axis:
     """The axis of a chart whose curves know their positions already."""
     # With no steps of its own, it takes positions as they are.
@@ -184,17 +179,10 @@ def run_level(
     inside = table[(steps >= first) & (steps <= last)]
     rows = inside[inside["key"] == key]
     values, points = (rows[name].to_numpy(np.float64) for name in ("value", "num_points"))
-    stretch_of_row = (
-        (rows["bucket"].to_numpy(np.int64) * width - first) * NUM_STRETCHES // (last - first + 1)
-    )
-    stretches = [
-        float(
-            values[stretch_of_row == n]
-            @ points[stretch_of_row == n]
-            / points[stretch_of_row == n].sum()
-        )
-        for n in np.unique(stretch_of_row)
-    ]
+    first_steps = rows["bucket"].to_numpy(np.int64) * width
+    stretch_of_row = (first_steps - first) * NUM_STRETCHES // (last - first + 1)
+    sums, counts = (np.bincount(stretch_of_row, of) for of in (values * points, points))
+    stretches = sums[counts > 0] / counts[counts > 0]
     num_points = int(points.sum())
     tasks = inside.loc[inside["key"] == tasks_key(key), "value"] if tasks_key(key) else None
     episodes = inside.loc[inside["key"] == _EPISODES, "value"] if key == SUCCESS else None
@@ -202,7 +190,7 @@ def run_level(
         run=run_id,
         seed=seed,
         played=played,
-        stretches=tuple(stretches),
+        stretches=tuple(stretches.tolist()),
         mean=float(values @ points / num_points) if num_points else math.nan,
         num_points=num_points,
         num_episodes=0 if episodes is None else int(episodes.sum()),

@@ -49,7 +49,6 @@ def test_the_path_holds_every_measurement_with_its_interval_and_regime() -> None
     assert path.points["regime"].tolist() == ["undetermined", "diverse"]
     assert path.points["dependence_low"].tolist() == pytest.approx([0.7, 0.7])
     assert (path.entropy_border, path.dependence_border) == (0.5, 0.2)
-    assert not path.is_from_text
 
 
 def test_text_and_cross_scores_are_never_on_one_path() -> None:
@@ -57,9 +56,7 @@ def test_text_and_cross_scores_are_never_on_one_path() -> None:
     path = regime_path(long({1: text, 2: scored(2.0, 0.8) | text, 3: text}))
     assert path is not None
     assert path.points["step"].tolist() == [2]
-    only_text = regime_path(long({1: text, 2: text}))
-    assert only_text is not None
-    assert only_text.is_from_text
+    assert regime_path(long({1: text, 2: text})) is not None
 
 
 def test_without_a_measurement_there_is_no_path() -> None:

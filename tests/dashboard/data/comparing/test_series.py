@@ -16,12 +16,12 @@ from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.comparing import series
 from echoscope.dashboard.data.comparing.groups import RunGroup
 from echoscope.dashboard.data.comparing.series import (
-    axis_of,
     bucketed,
     drawn_axis,
     mean_curve,
     run_level,
 )
+from echoscope.dashboard.data.curves import step_axis
 from echoscope.diagnostics.metric_entry import ENTROPY, SUCCESS
 
 EVALUATED = "eval/lake/success_rate"
@@ -46,7 +46,7 @@ def test_a_curve_is_the_mean_of_the_runs_that_have_a_step(runs: tuple[str, ...])
         RunGroup(runs=runs, settings={}, name="both"),
         ENTROPY,
         {run: bucketed(run, [ENTROPY], 1) for run in runs},
-        {run: axis_of(run, "step") for run in runs},
+        {run: step_axis(queries.step_table(run)) for run in runs},
         width=1,
         smooth=0.0,
         color="red",
