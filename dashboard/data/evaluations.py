@@ -154,7 +154,7 @@ Compare = Callable[[Played, Played, World], Estimate]
 
 
 def compared(evaluation: Played, best: Played, world: World) -> Estimate:
-    """Success of evaluation evaluation minus that of the best, on the tasks of a world."""
+    """Success of an evaluation minus that of the best, on the tasks of a world."""
     shared: list[Difference] = differences_of_rates(
         evaluation.worlds[world].rates, best.worlds[world].rates
     )
@@ -232,8 +232,8 @@ class StoredEvaluations:
 def stored_evaluations(*, within_s: float = 0.0) -> StoredEvaluations:
     """The evaluations under the root.
 
-    After `within_s` seconds no further ones are read before this answers. The rest is then read
-    beside the pages; 0 reads nothing.
+    What is still to be read is read beside the pages; this waits for it for `within_s` seconds.
+    0 reads nothing.
 
     Raises:
         Problem: the root cannot be listed.
@@ -247,18 +247,18 @@ def stored_evaluations(*, within_s: float = 0.0) -> StoredEvaluations:
             positions[row.run_id] = queries.position(row.run_id)
         except Problem as problem:
             unreadable[row.run_id] = problem.text
-    waiting = [run_id for run_id, position in positions.items() if not _kept(position)]
-    while waiting and time.monotonic() < ends_at:
-        waiting = _read_some(waiting, positions)
-    if waiting and within_s > 0:
-        _read_beside(waiting, positions)
     answers = {run_id: _kept(position) for run_id, position in positions.items()}
+    if None in answers.values() and within_s > 0:
+        _read_beside([run_id for run_id, answer in answers.items() if answer is None], positions)
+        while None in answers.values() and time.monotonic() < ends_at:
+            time.sleep(0.01)
+            answers = {run_id: _kept(position) for run_id, position in positions.items()}
     unreadable |= {run_id: a.text for run_id, a in answers.items() if isinstance(a, Problem)}
     return StoredEvaluations(
         rows={row.run_id: row for row in rows},
         played=tuple(answer for answer in answers.values() if isinstance(answer, Played)),
         unreadable=unreadable,
-        num_waiting=len(waiting),
+        num_waiting=list(answers.values()).count(None),
         positions=positions,
     )
 
@@ -282,35 +282,26 @@ def _kept(position: queries.Position) -> Played | Problem | None:
     return answer
 
 
-_reading, _beside = threading.Lock(), threading.Lock()
-"""Held while a batch is read, and while the rest is read beside the pages."""
+_beside = threading.Lock()
+"""Held while evaluations are read beside the pages."""
 
 
 def _read_beside(run_ids: Sequence[str], positions: Mapping[str, queries.Position]) -> None:
     """Read evaluations in a thread, unless one does so already."""
 
     def read() -> None:
-        waiting = list(run_ids)
         try:
-            while waiting:
-                waiting = _read_some(waiting, positions)
+            for start in range(0, len(run_ids), BATCH):
+                batch = run_ids[start : start + BATCH]
+                together = _read_together(batch) if len(batch) > 1 else {}
+                for run_id in batch:
+                    ask = together.get(run_id, functools.partial(_read_one, run_id))
+                    _played.get(positions[run_id][0], positions[run_id], ask)
         finally:
             _beside.release()
 
     if _beside.acquire(blocking=False):
         threading.Thread(target=read, name="evaluations", daemon=True).start()
-
-
-def _read_some(run_ids: Sequence[str], positions: Mapping[str, queries.Position]) -> list[str]:
-    """Read the first of some evaluations, and say which of them are left to read."""
-    with _reading:
-        waiting = [run_id for run_id in run_ids if not _kept(positions[run_id])]
-        batch = waiting[:BATCH]
-        together = _read_together(batch) if len(batch) > 1 else {}
-        for run_id in batch:
-            read = together.get(run_id, functools.partial(_read_one, run_id))
-            _played.get(positions[run_id][0], positions[run_id], read)
-        return waiting[BATCH:]
 
 
 def _read_together(run_ids: Sequence[str]) -> dict[str, Callable[[], Played | Problem]]:

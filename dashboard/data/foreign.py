@@ -71,7 +71,6 @@ class Sources:
     root: Path
     given: tuple[Path, ...] = ()
     """Sources that the command line named, wherever they are."""
-    has_looked: bool = False
     _seen: tuple[Source, ...] = ()
     _read: dict[Source, Source] = field(default_factory=dict)
     """What was counted of a source -> what was read of it then."""
@@ -105,7 +104,6 @@ class Sources:
         finally:
             ended = time.monotonic()
             self._next = ended + max(LOOK_EVERY_S, REST * (ended - began))
-            self.has_looked = True
             self._lock.release()
 
     def _source(self, path: Path) -> Source:

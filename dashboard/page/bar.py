@@ -23,7 +23,6 @@ from .verdict_box import apply_button, newest_line
 
 MAX_FACTS = 3
 """Pieces of evidence in the bar; the page Diagnosis has all of them."""
-"""What advice shows as a thing that is typed."""
 STYLE = """<style>
 [class*="st-key-verdict_bar_"] { min-height: 9.25rem; border-radius: 0.5rem; border-left: 6px solid;
   padding: 0.5rem 1rem; justify-content: center; }

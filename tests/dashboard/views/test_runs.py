@@ -78,7 +78,7 @@ def test_many_runs_come_in_pages(tmp_path: Path, open_page: OpenPage) -> None:
 
 def looked_at(page: AppTest) -> AppTest:
     """The page once the files below the root were looked at, beside it."""
-    until(lambda: queries._sources().has_looked, "look at the files")
+    until(lambda: queries._sources()._next > 0, "look at the files")
     return page.run()
 
 
