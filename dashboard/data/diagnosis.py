@@ -129,14 +129,12 @@ def group_grid(groups: pd.DataFrame) -> pd.DataFrame:
     # Without rewards, success tells a mixed group; where all rewards are equal nothing is learned.
     has_both = out["reward_std"].isna() & out["success_frac"].between(0, 1, inclusive="neither")
     has_spread = (out["reward_std"] > 0) | has_both
-    kind = np.where(has_spread, "mixed", "constant")
-    is_flat = ~has_spread
-    kind = np.where(is_flat & (out["success_frac"] == 1.0), "solved", kind)
-    kind = np.where(is_flat & (out["success_frac"] == 0.0), "hopeless", kind)
-    out["kind"] = kind
+    is_solved, is_hopeless = out["success_frac"] == 1.0, out["success_frac"] == 0.0
+    out["kind"] = np.select(
+        [has_spread, is_solved, is_hopeless], ["mixed", "solved", "hopeless"], "constant"
+    )
     out = out[out["reward_std"].notna() | (out["kind"] != "constant")]
-    order = {name: index for index, name in enumerate(GROUP_KINDS)}
-    out["order"] = out["kind"].map(order)
+    out["order"] = out["kind"].map(GROUP_KINDS.index)
     out = out.sort_values(["step", "order", "reward_std", "group_index"])
     out["rank"] = out.groupby("step").cumcount()
     return out.drop(columns="order").reset_index(drop=True)

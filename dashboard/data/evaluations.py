@@ -10,15 +10,14 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from echoscope.diagnostics.measure.outcomes import (
-    Difference,
     Estimate,
     Outcome,
     TaskKey,
     WorldTable,
-    differences_of_rates,
+    paired_estimate,
     tables_of,
     task_rates,
 )
@@ -71,6 +70,10 @@ class Played:
     plan: Planned
     num_played: int
     worlds: Mapping[World, WorldPlayed]
+    compared: dict[World, tuple[Played, Estimate]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """What it was compared with last, and what that gave: a bootstrap takes a while."""
 
     @property
     def name(self) -> str:
@@ -150,31 +153,29 @@ class Group:
         return any(row.played.run_id == run_id for row in self.rows)
 
 
-Compare = Callable[[Played, Played, World], Estimate]
-
-
-def compared(evaluation: Played, best: Played, world: World) -> Estimate:
+def difference_from(evaluation: Played, best: Played, world: World) -> Estimate:
     """Success of an evaluation minus that of the best, on the tasks of a world."""
-    shared: list[Difference] = differences_of_rates(
-        evaluation.worlds[world].rates, best.worlds[world].rates
-    )
-    nan = float("nan")
-    return shared[0].difference if shared else Estimate(value=nan, low=nan, high=nan)
+    kept = evaluation.compared.get(world)
+    if kept is None or kept[0] is not best:
+        ours, theirs = evaluation.worlds[world].rates, best.worlds[world].rates
+        difference = paired_estimate([ours[task] - theirs[task] for task in ours if task in theirs])
+        kept = evaluation.compared[world] = best, difference
+    return kept[1]
 
 
-def grouped(evaluations: Sequence[Played], compare: Compare = compared) -> list[Group]:
+def grouped(evaluations: Sequence[Played]) -> list[Group]:
     """The evaluations of each world and set of tasks, ranked; the group with the newest first."""
     members: dict[tuple[World, frozenset[str]], list[Played]] = defaultdict(list)
     for played in sorted(evaluations, key=lambda played: -played.created_at):
         for world, here in played.worlds.items():
             members[world, here.tasks].append(played)
     return [
-        Group(world=world, num_tasks=len(tasks), rows=_ranked(of, world, compare))
+        Group(world=world, num_tasks=len(tasks), rows=_ranked(of, world))
         for (world, tasks), of in members.items()
     ]
 
 
-def _ranked(evaluations: Sequence[Played], world: World, compare: Compare) -> tuple[Ranked, ...]:
+def _ranked(evaluations: Sequence[Played], world: World) -> tuple[Ranked, ...]:
     def order(played: Played) -> tuple[bool, float]:
         success = played.worlds[world].table.success.value
         return success != success, -success  # unknown ones come last
@@ -186,7 +187,7 @@ def _ranked(evaluations: Sequence[Played], world: World, compare: Compare) -> tu
             Ranked(
                 played=evaluation,
                 here=evaluation.worlds[world],
-                difference=compare(evaluation, best, world),
+                difference=difference_from(evaluation, best, world),
             )
             for evaluation in others
         ),
@@ -199,7 +200,6 @@ MAX_KEPT = 4_096
 BATCH = 25
 """Evaluations that one query reads: opening a database takes as long as reading several."""
 _played = AnswerCache(max_entries=MAX_KEPT)
-_compared = AnswerCache(max_entries=4 * MAX_KEPT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,20 +213,6 @@ class StoredEvaluations:
     """Run -> why. Hostile."""
     num_waiting: int
     """Not read yet: ask again."""
-    positions: Mapping[str, queries.Position]
-
-    def groups(self) -> list[Group]:
-        """As `grouped`; the bootstrap of each pair is kept."""
-
-        def compare(evaluation: Played, best: Played, world: World) -> Estimate:
-            position = self.positions[evaluation.run_id], self.positions[best.run_id]
-            key = (position[0][0], position[1][0], world)
-            estimate: Estimate = _compared.get(
-                key, position, lambda: compared(evaluation, best, world)
-            )
-            return estimate
-
-        return grouped(self.played, compare)
 
 
 def stored_evaluations(*, within_s: float = 0.0) -> StoredEvaluations:
@@ -259,7 +245,6 @@ def stored_evaluations(*, within_s: float = 0.0) -> StoredEvaluations:
         played=tuple(answer for answer in answers.values() if isinstance(answer, Played)),
         unreadable=unreadable,
         num_waiting=list(answers.values()).count(None),
-        positions=positions,
     )
 
 
