@@ -43,9 +43,6 @@ class AnswerCache:
 
     def get(self, key: Hashable, position: Hashable, ask: Callable[[], Any]) -> Any:
         """The answer to `key` at `position`: the one that is kept, or what `ask` says."""
-        entry = self._entry(key, position)
-        if entry is not None:
-            return entry.value
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:

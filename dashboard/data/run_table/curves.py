@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pandas as pd
 
@@ -42,29 +43,23 @@ class CurveStore:
         with self._lock:
             cached = self._kept.get((row.run_id, key, width))
         if cached is None or cached[0] != mark_of(row):
-            known.submit(
-                Urgency.CURVE,
-                ("curve", row.run_id, key, width),
-                self._reading(known, row, key, width),
-            )
+            read = partial(self._read, known, row, key, width)
+            known.submit(Urgency.CURVE, ("curve", row.run_id, key, width), read)
         return cached[1] if cached else None
 
-    def _reading(self, known: Facts, row: RunRow, key: str, width: int) -> Callable[[], None]:
-        def read() -> None:
-            facts = known.of(row)
-            stored = key
-            if key == EVALUATED and facts is not None and facts.metrics is not None:
-                stored = evaluation_key(facts.metrics.keys)
-            means = read_means(row, stored, width)
-            names = {stored: key, tasks_key(stored): tasks_key(key)}
-            means = means.assign(key=means["key"].replace(names))
-            with self._lock:
-                self._kept[row.run_id, key, width] = mark_of(row), means
-                self._kept.move_to_end((row.run_id, key, width))
-                while len(self._kept) > MAX_KEPT:
-                    self._kept.popitem(last=False)
-
-        return read
+    def _read(self, known: Facts, row: RunRow, key: str, width: int) -> None:
+        facts = known.of(row)
+        stored = key
+        if key == EVALUATED and facts is not None and facts.metrics is not None:
+            stored = evaluation_key(facts.metrics.keys)
+        means = read_means(row, stored, width)
+        names = {stored: key, tasks_key(stored): tasks_key(key)}
+        means = means.assign(key=means["key"].replace(names))
+        with self._lock:
+            self._kept[row.run_id, key, width] = mark_of(row), means
+            self._kept.move_to_end((row.run_id, key, width))
+            while len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
 
 
 def read_means(row: RunRow, key: str, width: int) -> pd.DataFrame:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -70,12 +71,12 @@ class Standing:
     """What the verdict says of a run, in the table's words."""
 
     mark: Mark
-    state: str
+    state: str = ""
     """As `Verdict.state_words`; empty of a run that nobody can judge."""
-    regime: str
-    since: int | None
+    regime: str = ""
+    since: int | None = None
     """The step at which it began."""
-    kind: str
+    kind: str = ""
     """The rule of the most serious problem; empty for none."""
 
 
@@ -129,7 +130,7 @@ class Facts:
             if not row.is_read:
                 has_unread = True
             elif facts is None or facts.mark != mark_of(row):
-                self.submit(Urgency.FACTS, ("facts", row.run_id), self._reading(row))
+                self.submit(Urgency.FACTS, ("facts", row.run_id), partial(self._read, row))
         if has_unread:
             self.submit(Urgency.FACTS, ("rows",), _read_rows)
         return missing
@@ -158,7 +159,7 @@ class Facts:
             if not row.is_read:
                 continue  # later, when it is
             if standing is None or standing.mark != mark_of(row) or _is_judged_now(row, standing):
-                self.submit(urgency, ("standing", row.run_id), self._judging(row))
+                self.submit(urgency, ("standing", row.run_id), partial(self._judge, row))
         return missing
 
     def submit(self, urgency: Urgency, key: tuple[Any, ...], job: Callable[[], None]) -> None:
@@ -191,30 +192,22 @@ class Facts:
                         waiting.pop(key, None)
             time.sleep(REST * (time.perf_counter() - began))
 
-    def _reading(self, row: RunRow) -> Callable[[], None]:
-        def read() -> None:
-            before = self._facts.get(row.run_id)
-            facts = self._interned(read_facts(row, before))
-            self._facts[row.run_id] = facts
-            self.version += 1
+    def _read(self, row: RunRow) -> None:
+        before = self._facts.get(row.run_id)
+        self._facts[row.run_id] = self._interned(read_facts(row, before))
+        self.version += 1
 
-        return read
-
-    def _judging(self, row: RunRow) -> Callable[[], None]:
-        def judge() -> None:
-            facts = self._facts.get(row.run_id)
-            is_quick = facts is not None and facts.details.has_text
-            self._standings[row.run_id] = judged(row, is_quick or row.origin is Origin.IMPORTED)
-            self.num_judged += 1
-
-        return judge
+    def _judge(self, row: RunRow) -> None:
+        facts = self._facts.get(row.run_id)
+        is_quick = facts is not None and facts.details.has_text
+        self._standings[row.run_id] = judged(row, is_quick or row.origin is Origin.IMPORTED)
+        self.num_judged += 1
 
     def _interned(self, facts: RunFacts) -> RunFacts:
         """The same, of parts that runs share: a root has few names, and few values of most."""
-        metrics = facts.metrics
+        metrics, names = facts.metrics, facts.setting_names
         if metrics is not None:
             metrics = replace(metrics, keys=self._names.setdefault(metrics.keys, metrics.keys))
-        names = facts.setting_names
         return replace(
             facts,
             setting_names=self._names.setdefault(names, names),
@@ -288,16 +281,14 @@ def judged(row: RunRow, is_quick: bool) -> Standing:
             run it is said only if a page had it judged.
     """
     mark = mark_of(row)
-    try:
-        verdict = (
-            queries.verdict(row.run_id, wait_s=WAIT_S)
-            if is_quick
-            else queries.known_verdict(row.run_id)
-        )
-    except Problem:
-        verdict = None
+    verdict = None
+    with suppress(Problem):  # the page of the run says what it is
+        if is_quick:
+            verdict = queries.verdict(row.run_id, wait_s=WAIT_S)
+        else:
+            verdict = queries.known_verdict(row.run_id)
     if verdict is None:
-        return Standing(mark=mark, state="", regime="", since=None, kind="")
+        return Standing(mark=mark)
     return Standing(
         mark=mark,
         state=verdict.state_words,

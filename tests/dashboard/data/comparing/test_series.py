@@ -90,8 +90,8 @@ def test_the_same_tasks_count_once_however_often_they_are_played() -> None:
 
 def test_points_never_go_backwards_when_a_quick_run_outlives_a_slow_one() -> None:
     steps = pd.DataFrame({"step": [0, 1, 2], "wall_time": [0.0, 100.0, 200.0], "step_s": [0.0] * 3})
-    slow = series.step_axis(steps.head(2), "time")
-    quick = series.step_axis(steps.assign(wall_time=[0.0, 1.0, 2.0]), "time")
+    slow = step_axis(steps.head(2), "time")
+    quick = step_axis(steps.assign(wall_time=[0.0, 1.0, 2.0]), "time")
     drawn = mean_curve(
         RunGroup(runs=("slow", "quick"), settings={}, name="both"),
         ENTROPY,
@@ -111,7 +111,7 @@ def test_points_never_go_backwards_when_a_quick_run_outlives_a_slow_one() -> Non
 
 def test_evaluations_are_points_and_are_never_smoothed() -> None:
     rows = table(*((EVALUATED, n, n / 10) for n in range(5)))
-    axis = series.step_axis(pd.DataFrame({"step": [0], "wall_time": [0.0], "step_s": [1.0]}))
+    axis = step_axis(pd.DataFrame({"step": [0], "wall_time": [0.0], "step_s": [1.0]}))
     drawn = mean_curve(
         RunGroup(runs=("a",), settings={}, name="a"),
         EVALUATED,
