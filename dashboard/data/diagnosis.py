@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,18 +143,6 @@ def group_grid(groups: pd.DataFrame) -> pd.DataFrame:
 def situation(run: RunReader) -> Situation:
     """What advice knows of a run: its settings and when they changed."""
     return situation_of(run, shlex.quote(shown_path(run.path)))
-
-
-def thin(steps: Sequence[int], most: int) -> list[int]:
-    """At most `most` of the steps, evenly spread, the first and the last included.
-
-    >>> thin(range(1, 11), 4)
-    [1, 4, 7, 10]
-    """
-    if len(steps) <= most:
-        return list(steps)
-    places = np.linspace(0, len(steps) - 1, most).round().astype(int)
-    return [steps[index] for index in np.unique(places).tolist()]
 
 
 def gradient_table(values: Mapping[str, float]) -> pd.DataFrame:

@@ -88,12 +88,6 @@ class Sources:
             threading.Thread(target=self._look, args=(tuple(names),), daemon=True).start()
         return last_look
 
-    def look(self, names: Sequence[str]) -> tuple[Source, ...]:
-        """Look now, and wait for it."""
-        self._lock.acquire()
-        self._look(tuple(names))
-        return self._seen
-
     def _look(self, names: tuple[str, ...]) -> None:
         """Look, and release the lock."""
         began = time.monotonic()

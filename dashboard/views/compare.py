@@ -184,11 +184,7 @@ def _evaluated(keys: Sequence[str]) -> str:
 def _group_by(settings: Mapping[str, Settings]) -> list[str]:
     """The settings that make groups: all that differ, unless somebody chose."""
     apart = differing(settings)
-    # Runs of equal settings are apart by nothing but themselves.
-    usual = (
-        apart if len({tuple(of.get(key) for key in apart) for of in settings.values()}) > 1 else []
-    )
-    default = usual or [EACH_RUN]
+    default = apart or [EACH_RUN]  # equal settings: apart by nothing but themselves
     key = "compare_by"
     asked = [name for name in url_state.list_param("by") if name in apart or name == EACH_RUN]
     st.session_state[key] = asked or default

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -108,8 +108,6 @@ class Facts:
     _jobs: dict[Urgency, OrderedDict[tuple[Any, ...], Callable[[], None]]] = field(
         default_factory=lambda: {urgency: OrderedDict() for urgency in Urgency}
     )
-    _names: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
-    _values: dict[tuple[type, Any], Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
 
@@ -194,7 +192,7 @@ class Facts:
 
     def _read(self, row: RunRow) -> None:
         before = self._facts.get(row.run_id)
-        self._facts[row.run_id] = self._interned(read_facts(row, before))
+        self._facts[row.run_id] = read_facts(row, before)
         self.version += 1
 
     def _judge(self, row: RunRow) -> None:
@@ -202,23 +200,6 @@ class Facts:
         is_quick = facts is not None and facts.details.has_text
         self._standings[row.run_id] = judged(row, is_quick or row.origin is Origin.IMPORTED)
         self.num_judged += 1
-
-    def _interned(self, facts: RunFacts) -> RunFacts:
-        """The same, of parts that runs share: a root has few names, and few values of most."""
-        metrics, names = facts.metrics, facts.setting_names
-        if metrics is not None:
-            metrics = replace(metrics, keys=self._names.setdefault(metrics.keys, metrics.keys))
-        return replace(
-            facts,
-            setting_names=self._names.setdefault(names, names),
-            setting_values=tuple(self._shared(value) for value in facts.setting_values),
-            metrics=metrics,
-        )
-
-    def _shared(self, value: Any) -> Any:
-        if isinstance(value, str | float | int):
-            return self._values.setdefault((type(value), value), value)
-        return value
 
 
 def _read_rows() -> None:
@@ -240,12 +221,16 @@ def read_facts(row: RunRow, before: RunFacts | None = None) -> RunFacts:
         index = RunIndex(row.path)
         settings = flat(dict(json.loads(index.run["config"])))
         names = tuple(sys.intern(name) for name in list(settings)[:MAX_SETTINGS])
+        metrics = summary_of(index, packed)
         return RunFacts(
             mark=mark_of(row),
             details=details_of(row, index),
-            setting_names=names,
-            setting_values=tuple(settings[name] for name in names),
-            metrics=summary_of(index, packed),
+            setting_names=_shared(names),
+            setting_values=tuple(
+                _shared(value) if isinstance(value := settings[name], str | float | int) else value
+                for name in names
+            ),
+            metrics=replace(metrics, keys=_shared(metrics.keys)),
             environments=row.environments or _environments(row, index),
         )
     except (StoreError, OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
@@ -254,6 +239,12 @@ def read_facts(row: RunRow, before: RunFacts | None = None) -> RunFacts:
             environments=row.environments,
             problem=" ".join(str(error).split())[:300],
         )
+
+
+@lru_cache(maxsize=None, typed=True)
+def _shared(value: Any) -> Any:
+    """The same object for equal values: runs have few names, and few values of most of them."""
+    return value
 
 
 def _environments(row: RunRow, index: RunIndex) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from echoscope.dashboard.data.diagnosis import (
     gradient_table,
     group_grid,
     regime_path,
-    thin,
 )
 from echoscope.diagnostics.measure.text.report import read_record
 from echoscope.diagnostics.measure.text.templates import Template
@@ -132,15 +131,6 @@ def test_groups_without_rewards_stand_by_their_success() -> None:
     grid = group_grid(groups)
     assert grid[["group_index", "kind"]].to_numpy().tolist() == [[1, "hopeless"], [0, "mixed"]]
     assert group_grid(pd.DataFrame()).empty, "a run without trajectories"
-
-
-@given(st.integers(1, 300), st.integers(2, 50))
-def test_thinning_keeps_both_ends(count: int, most: int) -> None:
-    kept = thin(range(count), most)
-    assert len(kept) <= max(most, 1)
-    assert kept[0] == 0
-    assert kept[-1] == count - 1
-    assert kept == sorted(set(kept))
 
 
 def test_gradients_are_a_row_per_term_and_bucket() -> None:
