@@ -263,8 +263,8 @@ def played_by(run_id: str) -> Played:
 
 def _kept(position: queries.Position) -> Played | Problem | None:
     """What is known of an evaluation as it stands; None where it was not read yet."""
-    answer: Played | Problem | None = _played.known(position[0], position)
-    return answer
+    answer = _played.latest(position[0])
+    return answer.value if answer and answer.position == position else None
 
 
 _beside = threading.Lock()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 import signal
 import socket
 import subprocess
@@ -23,13 +22,11 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from echoscope.diagnostics.judge.advice.situation import situation_of
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import INPUTS, Diagnosis, Judgement
-from echoscope.diagnostics.read.sources import Opened, open_source
+from echoscope.diagnostics.read.sources import Opened, open_source, opened_run
 from echoscope.diagnostics.read.table import MetricTable, TableBuilder
 from echoscope.store.errors import StoreError
-from echoscope.store.log.layout import shown_path
 from echoscope.store.reader import RunReader, open_run
 from echoscope.text.limited_child import environment
 
@@ -155,16 +152,7 @@ def _width(last_step: int) -> int:
 
 def _opened(run: RunReader) -> Opened:
     width = _width(run.info().last_step)
-    if width == 1:
-        return open_source(run)
-    name = shlex.quote(shown_path(run.path))
-    return Opened(
-        table=_averaged(run, width),
-        run_id=run.info().run_id,
-        name=name,
-        reader=run,
-        situation=situation_of(run, name),
-    )
+    return open_source(run) if width == 1 else opened_run(run, _averaged(run, width))
 
 
 _running: set[subprocess.Popen[bytes]] = set()

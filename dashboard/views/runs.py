@@ -141,7 +141,7 @@ def _list(runs: RootRuns) -> bool:
         _footer(listed, len(hits), len(rows), is_grouped=bool(asked.groups))
     if asked.curves:
         with beside[1]:
-            num_coming += curves.draw(runs, table, listed.lines, asked, len(hits))
+            num_coming += curves.draw(runs.facts, table, listed.lines, asked, len(hits))
     with beside[-1]:  # in sight, and nothing moves when a run is ticked
         actions.draw(table, hits, [n for line in listed.lines for n in line.rows])
     if opened:

@@ -11,8 +11,7 @@ import pandas as pd
 
 from echoscope.diagnostics.measure.rates import wilson_interval
 
-from ...labels import value_words
-from ...words import NONE
+from ...labels import interval_words, value_words
 
 _EVALUATED = re.compile(r"eval/(?P<tag>.+)/(?P<name>[^/]+)")
 _NOT_THE_TASK = ("tag", "groups", "group_size")
@@ -50,9 +49,7 @@ def _evaluated(row: Mapping[str, Any]) -> dict[str, Any]:
         "run": row["run"],
         "step": int(row["step"]),
         "success": value_words(key, row["success_rate"]),
-        "95 % interval": NONE
-        if None in ends
-        else " to ".join(value_words(key, end) for end in ends if end is not None),
+        "95 % interval": interval_words(key, None if None in ends else (ends[0], ends[1])),
         "number of tasks": row.get("num_tasks"),
     }
 

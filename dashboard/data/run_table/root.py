@@ -12,7 +12,6 @@ from typing import Any
 from echoscope.store.query.listing import RunRow
 
 from ...web.settings import settings
-from .curves import CurveStore
 from .facts import Facts
 from .table import RunsTable, catalogue_of
 
@@ -25,7 +24,6 @@ class RootRuns:
     """Of one root."""
 
     facts: Facts = field(default_factory=Facts)
-    curves: CurveStore = field(default_factory=CurveStore)
     _made: tuple[Any, int, RunsTable] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -12,8 +12,8 @@ from echoscope.dashboard.charts.runs import curves_spec
 from echoscope.dashboard.data.comparing.groups import RunGroup
 from echoscope.dashboard.data.comparing.series import mean_curve
 from echoscope.dashboard.data.curves import AS_STEPS, Curve, describe
-from echoscope.dashboard.data.run_table.curves import evenly, members_each, width_of
-from echoscope.dashboard.data.run_table.root import RootRuns
+from echoscope.dashboard.data.run_table.curves import evenly, latest_means, members_each, width_of
+from echoscope.dashboard.data.run_table.facts import Facts
 from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.diagnostics.catalogue import metric
 
@@ -27,7 +27,7 @@ HEIGHT = 340
 
 
 def draw(
-    runs: RootRuns, table: RunsTable, lines: Sequence[Line], asked: state.Asked, num_matching: int
+    facts: Facts, table: RunsTable, lines: Sequence[Line], asked: state.Asked, num_matching: int
 ) -> int:
     """A chart for each metric, and of how many runs they are; how many runs are still to be read.
 
@@ -44,7 +44,7 @@ def draw(
         num_runs, num_missing_before = 0, num_missing
         for line in drawn_lines:
             rows = [table.rows[n] for n in evenly(line.rows, most)]
-            members = {row.run_id: runs.curves.means(runs.facts, row, key, width) for row in rows}
+            members = {row.run_id: latest_means(facts, row, key, width) for row in rows}
             num_missing += sum(means is None for means in members.values())
             measured = {
                 run: means
