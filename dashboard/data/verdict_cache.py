@@ -19,7 +19,9 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from multiprocessing.connection import Connection
+from operator import itemgetter
 from pathlib import Path
 
 from echoscope.diagnostics.judge.record import Verdict
@@ -233,12 +235,10 @@ def _averaged(run: RunReader, width: int) -> MetricTable:
     """The metrics that rules read, averaged over ranges of `width` steps that are complete."""
     end = (run.info().last_step + 1) // width * width
     builder = TableBuilder()
-    rows: dict[int, dict[str, float]] = {}
-    for row in run.sql(_AVERAGED, [width, end]).to_pylist():
-        value = math.nan if row["value"] is None else row["value"]
-        rows.setdefault(row["step"], {})[row["key"]] = value
-    for step, values in rows.items():
-        builder.add_row(step, values)
+    rows = run.sql(_AVERAGED, [width, end]).to_pylist()
+    for step, of_step in groupby(rows, key=itemgetter("step")):
+        values = {row["key"]: row["value"] for row in of_step}
+        builder.add_row(step, {k: math.nan if v is None else v for k, v in values.items()})
     return builder.build(kind="run", path=str(run.path))
 
 

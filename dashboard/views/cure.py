@@ -21,10 +21,9 @@ from echoscope.dashboard.steer import curing, question
 from echoscope.dashboard.steer.branching import BranchError
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
-from echoscope.diagnostics.judge.proposals import Proposals, proposals_of
+from echoscope.diagnostics.judge.proposals import proposals_of
 from echoscope.diagnostics.tools.curing import (
     HELD,
-    Standing,
     cure_of,
     standing,
     success_of,
@@ -42,16 +41,8 @@ UNTREATED = "untreated"
 _NUMBER_PX = 180
 
 
-@queries.kept
-def proposed(run: RunReader) -> Proposals:
-    """What the diagnosis proposes for the run as it stands."""
-    return proposals_of(run)
-
-
-@queries.kept
-def stand_of(run: RunReader, checkpoint: int) -> Standing:
-    """How a run does since a checkpoint."""
-    return standing(run, checkpoint)
+proposed = queries.kept(proposals_of)
+stand_of = queries.kept(standing)
 
 
 @queries.kept

@@ -33,7 +33,8 @@ def latest_means(known: Facts, row: RunRow, key: str, width: int) -> pd.DataFram
     if kept is None or kept.position != mark:
         read = partial(_curves.get, request, mark, partial(_read, known, row, key, width))
         known.submit(Urgency.CURVE, ("curve", *request), read)
-    return kept and kept.value
+    means: pd.DataFrame | None = kept.value if kept else None
+    return means
 
 
 def _read(known: Facts, row: RunRow, key: str, width: int) -> pd.DataFrame:
