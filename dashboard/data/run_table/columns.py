@@ -122,7 +122,8 @@ class Catalogue:
     @property
     def other_settings(self) -> list[str]:
         """Those that do not differ."""
-        return [name for name in self.settings if name not in self.differing]
+        differing = set(self.differing)
+        return [name for name in self.settings if name not in differing]
 
     def column(self, name: str) -> Column:
         """The column of a name, which may be short.
