@@ -91,7 +91,8 @@ def bar(run_id: str) -> Verdict:
     headline, facts = ("The run is being judged.", []) if is_first else _words(verdict)
     to_do = "" if is_first else _to_do(run_id, verdict)
     with st.container(key=f"verdict_bar_{tone}", gap=None):
-        st.html(_headline(headline))
+        first = escape(headline, 600)
+        st.html(f'<div class="es-headline" title="{first}">{first}</div>')
         with st.container(horizontal=True, key="verdict_rest", gap="small"):
             st.html(_rest(facts, to_do))
             with st.container(key="verdict_ways", width=_WAYS_PX, gap="xxsmall"):
@@ -129,11 +130,6 @@ def _to_have(verdict: Verdict, *, is_running: bool) -> str:
     if verdict.last_step is not None and "success" not in verdict.had:
         return "To do: log a success rate, in training or of an evaluation."
     return "To do: wait for more steps." if is_running else "To do: train for more steps."
-
-
-def _headline(headline: str) -> str:
-    first = escape(headline, 600)
-    return f'<div class="es-headline" title="{first}">{first}</div>'
 
 
 def _rest(facts: Sequence[str], to_do: str) -> str:
