@@ -55,8 +55,6 @@ class RunFacts:
     metrics: RunSummary | None = None
     """None of a run that cannot be read."""
     environments: tuple[str, ...]
-    problem: str = ""
-    """Why the run could not be read; empty for one that was."""
 
     def setting(self, name: str) -> Any:
         """None where the run does not have it."""
@@ -233,12 +231,8 @@ def read_facts(row: RunRow, before: RunFacts | None = None) -> RunFacts:
             metrics=replace(metrics, keys=_shared(metrics.keys)),
             environments=row.environments or _environments(row, index),
         )
-    except (StoreError, OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        return RunFacts(
-            mark=mark_of(row),
-            environments=row.environments,
-            problem=" ".join(str(error).split())[:300],
-        )
+    except (StoreError, OSError, ValueError, KeyError, TypeError, pa.ArrowException):
+        return RunFacts(mark=mark_of(row), environments=row.environments)
 
 
 @lru_cache(maxsize=None, typed=True)
