@@ -87,7 +87,7 @@ def _curve(line: Line, members: Mapping[str, pd.DataFrame], key: str, width: int
         if len(members) < len(line.rows):
             name = f"{name}, {len(members):,} of {len(line.rows):,} runs"
         return mean_curve(
-            RunGroup(runs=tuple(members), settings={}, name=name),
+            RunGroup(runs=tuple(members), name=name),
             key,
             members,
             dict.fromkeys(members, AS_STEPS),

@@ -43,7 +43,7 @@ def runs(tmp_path: Path, serve_root: Callable[..., None]) -> tuple[str, ...]:
 
 def test_a_curve_is_the_mean_of_the_runs_that_have_a_step(runs: tuple[str, ...]) -> None:
     drawn = mean_curve(
-        RunGroup(runs=runs, settings={}, name="both"),
+        RunGroup(runs=runs, name="both"),
         ENTROPY,
         {run: bucketed(run, [ENTROPY], 1) for run in runs},
         {run: step_axis(queries.step_table(run)) for run in runs},
@@ -93,7 +93,7 @@ def test_points_never_go_backwards_when_a_quick_run_outlives_a_slow_one() -> Non
     slow = step_axis(steps.head(2), "time")
     quick = step_axis(steps.assign(wall_time=[0.0, 1.0, 2.0]), "time")
     drawn = mean_curve(
-        RunGroup(runs=("slow", "quick"), settings={}, name="both"),
+        RunGroup(runs=("slow", "quick"), name="both"),
         ENTROPY,
         {
             "slow": table((ENTROPY, 0, 1.0), (ENTROPY, 1, 1.0)),
@@ -113,7 +113,7 @@ def test_evaluations_are_points_and_are_never_smoothed() -> None:
     rows = table(*((EVALUATED, n, n / 10) for n in range(5)))
     axis = step_axis(pd.DataFrame({"step": [0], "wall_time": [0.0], "step_s": [1.0]}))
     drawn = mean_curve(
-        RunGroup(runs=("a",), settings={}, name="a"),
+        RunGroup(runs=("a",), name="a"),
         EVALUATED,
         {"a": rows},
         {"a": replace(axis)},
