@@ -200,25 +200,19 @@ def _make_room() -> None:
         _readers.popitem(last=False)
 
 
-def kept(ask: Callable[Concatenate[RunReader, P], T]) -> Callable[Concatenate[str, P], T]:
-    """A question to a reader as one to the run of a name, with the answer kept."""
-    return _kept_while(position, ask)
-
-
-def kept_of_attempt(
-    ask: Callable[Concatenate[RunReader, P], T],
-) -> Callable[Concatenate[str, P], T]:
-    """As `kept`, about finished steps: what the run writes after them changes no answer."""
-    return _kept_while(_attempt, ask)
-
-
-def _attempt(run_id: str) -> Position:
+def attempt(run_id: str) -> Position:
+    """Of answers about finished steps: what the run writes after them changes none."""
     return (*position(run_id)[:2], info(run_id).attempt)
 
 
-def _kept_while(
-    moment: Callable[[str], Position], ask: Callable[Concatenate[RunReader, P], T]
+def kept(
+    ask: Callable[Concatenate[RunReader, P], T], moment: Callable[[str], Position] = position
 ) -> Callable[Concatenate[str, P], T]:
+    """A question to a reader as one to the run of a name.
+
+    The answer is kept as long as the `moment` of the run is the same.
+    """
+
     @functools.wraps(ask)
     def answer(run_id: str, /, *args: P.args, **options: P.kwargs) -> T:
         asked_at = moment(run_id)

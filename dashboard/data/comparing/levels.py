@@ -242,14 +242,9 @@ def mean_bands(values_RS: FloatArray64) -> Bands:
 
 def _moments(values_RS: FloatArray64) -> tuple[FloatArray64, FloatArray64, NDArray[np.int64]]:
     """Mean and variance over runs, NaN without a value; how many runs have one."""
-    is_there = np.isfinite(values_RS)
-    num = is_there.sum(axis=0)
-    values = np.where(is_there, values_RS, 0.0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = values.sum(axis=0) / np.where(num > 0, num, np.nan)
-        squares = (np.where(is_there, values_RS - mean, 0.0) ** 2).sum(axis=0)
-        variance = squares / np.where(num > 1, num - 1, np.nan)
-    return mean, np.nan_to_num(variance), num
+    values = np.ma.masked_invalid(values_RS)
+    mean, variance = values.mean(axis=0), values.var(axis=0, ddof=1)
+    return mean.filled(np.nan), variance.filled(0.0), values.count(axis=0)
 
 
 def _t(num: NDArray[np.int64]) -> FloatArray64:

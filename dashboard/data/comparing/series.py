@@ -144,11 +144,8 @@ def _positions(
     steps: FloatArray64, axes: Sequence[Axis], values_RS: FloatArray64
 ) -> NDArray[np.int64]:
     """Where the points lie; never backwards, when a run ends before the others."""
-    at_RS = np.where(np.isfinite(values_RS), np.array([axis.at(steps) for axis in axes]), np.nan)
-    sums, num = np.nansum(at_RS, axis=0), np.isfinite(at_RS).sum(axis=0)
-    means: NDArray[np.int64] = (
-        np.maximum.accumulate(sums / np.maximum(num, 1)) if len(sums) else sums
-    )
+    at_RS = np.ma.masked_array([axis.at(steps) for axis in axes], ~np.isfinite(values_RS))
+    means: NDArray[np.int64] = np.maximum.accumulate(at_RS.mean(axis=0).filled(0.0))
     return means
 
 
