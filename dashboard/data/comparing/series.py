@@ -95,20 +95,18 @@ def mean_curve(
         tables: run -> what `bucketed` gave.
         axes: run -> where its steps lie; a point lies at the mean over the runs that have it.
     """
-    rows = {run: tables[run][tables[run]["key"] == key] for run in group.runs}
-    buckets = np.unique(np.concatenate([of["bucket"].to_numpy(np.int64) for of in rows.values()]))
-    values_RS = np.full((len(rows), len(buckets)), np.nan)
-    points_S = np.zeros(len(buckets))
-    for values_S, of in zip(values_RS, rows.values(), strict=True):
-        columns = np.searchsorted(buckets, of["bucket"].to_numpy(np.int64))
-        values_S[columns] = of["value"].to_numpy(np.float64)
-        points_S[columns] += of["num_points"].to_numpy(np.float64)
+    table = pd.concat({run: tables[run] for run in group.runs}, names=["run"]).reset_index("run")
+    rows = table[table["key"] == key]
+    values = rows.pivot(index="run", columns="bucket", values="value").reindex([*group.runs])
+    buckets: NDArray[np.int64] = values.columns.to_numpy(np.int64)
+    values_RS = values.to_numpy(np.float64)
+    points_S = rows.groupby("bucket")["num_points"].sum().to_numpy(np.float64)
     span = width * (buckets[-1] - buckets[0] + 1) if len(buckets) else 0
-    is_line = not key.startswith(FIXED_TASKS) and 2 * points_S.sum() >= span * len(rows)
+    is_line = not key.startswith(FIXED_TASKS) and 2 * points_S.sum() >= span * len(group.runs)
     if smooth and is_line:
         values_RS = np.array([smoothed(values_S, smooth) for values_S in values_RS])
     if metric(key).unit == SHARE and not ((values_RS < 0) | (values_RS > 1)).any():
-        trials = _curve_trials(key, [tables[run] for run in group.runs], buckets, points_S)
+        trials = _curve_trials(key, table, buckets, points_S)
         mean, low, high, num = share_bands(values_RS, trials)
     else:
         mean, low, high, num = mean_bands(values_RS)
@@ -123,19 +121,17 @@ def mean_curve(
         high=high if np.isfinite(high).any() else None,
         color=color,
         num_runs=num,
-        of_runs=len(rows),
+        of_runs=len(group.runs),
         is_line=is_line,
     )
 
 
 def _curve_trials(
-    key: str, tables: Sequence[pd.DataFrame], buckets: NDArray[np.int64], points_S: FloatArray64
+    key: str, table: pd.DataFrame, buckets: NDArray[np.int64], points_S: FloatArray64
 ) -> Trials:
     counted_by = _EPISODES if key == SUCCESS else tasks_key(key)
-    num_S = np.zeros(len(buckets))
-    for table in tables:
-        of = table[table["key"] == counted_by].set_index("bucket")["value"]
-        num_S += of.reindex(buckets).fillna(0.0).to_numpy(np.float64)
+    sums = table[table["key"] == counted_by].groupby("bucket")["value"].sum()
+    num_S = sums.reindex(buckets, fill_value=0.0).to_numpy(np.float64)
     is_known = bool(counted_by) and bool((num_S > 0).all())
     return Trials(num=num_S if is_known else points_S, is_known=is_known)
 
