@@ -110,7 +110,7 @@ def mean_curve(
         mean, low, high, num = share_bands(values_RS, trials)
     else:
         mean, low, high, num = mean_bands(values_RS)
-    steps = buckets * width + (width - 1) / 2
+    steps = np.asarray(buckets * width + (width - 1) / 2, np.float64)
     return MeanCurve(
         key=key,
         name=group.name,
