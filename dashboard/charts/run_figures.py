@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.measure.text.sample import evenly
 from echoscope.store.errors import QueryError
 from echoscope.store.reader import CommandState, RunReader
 from echoscope.store.records import Alarm
@@ -86,7 +87,7 @@ def _information(run: RunReader, at_step: int | None) -> Spec | None:
 
 
 def _groups(run: RunReader, step: int | None) -> Spec | None:
-    steps = data.thin(tables.trajectory_steps(run), data.MAX_GROUP_STEPS)
+    steps = evenly(tables.trajectory_steps(run), data.MAX_GROUP_STEPS)
     grid = data.group_grid(tables.groups(run, steps))
     return None if grid.empty else drawn.group_map(grid)
 

@@ -21,7 +21,9 @@ _TOKEN_BYTES = 40
 
 
 @dataclass(slots=True)
-class _Entry:
+class Answer:
+    """One that is kept."""
+
     position: Hashable
     value: Any
     num_bytes: int
@@ -37,21 +39,18 @@ class AnswerCache:
     max_entries: int = MAX_ENTRIES
     max_bytes: int = MAX_BYTES
     num_bytes: int = 0
-    _entries: OrderedDict[Hashable, _Entry] = field(default_factory=OrderedDict)
+    _answers: OrderedDict[Hashable, Answer] = field(default_factory=OrderedDict)
     _locks: dict[Hashable, threading.Lock] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, key: Hashable, position: Hashable, ask: Callable[[], Any]) -> Any:
         """The answer to `key` at `position`: the one that is kept, or what `ask` says."""
-        entry = self._entry(key, position)
-        if entry is not None:
-            return entry.value
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
-            entry = self._entry(key, position)
-            if entry is not None:
-                return entry.value
+            answer = self.latest(key)
+            if answer is not None and answer.position == position:
+                return answer.value
             try:
                 value = ask()
             except BaseException:
@@ -61,40 +60,34 @@ class AnswerCache:
             self._keep(key, position, value)
             return value
 
-    def known(self, key: Hashable, position: Hashable) -> Any:
-        """The answer that is kept; None where there is none."""
-        entry = self._entry(key, position)
-        return None if entry is None else entry.value
+    def latest(self, key: Hashable) -> Answer | None:
+        """The answer that is kept, whatever has come since."""
+        with self._lock:
+            if key in self._answers:
+                self._answers.move_to_end(key)
+            return self._answers.get(key)
 
     def clear(self) -> None:
         with self._lock:
-            self._entries.clear()
+            self._answers.clear()
             self._locks.clear()
             self.num_bytes = 0
-
-    def _entry(self, key: Hashable, position: Hashable) -> _Entry | None:
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is None or entry.position != position:
-                return None
-            self._entries.move_to_end(key)
-            return entry
 
     def _keep(self, key: Hashable, position: Hashable, value: Any) -> None:
         size = _size(value)
         with self._lock:
             self._drop(key)
-            self._entries[key] = _Entry(position, value, size)
+            self._answers[key] = Answer(position, value, size)
             self.num_bytes += size
-            while len(self._entries) > self.max_entries or self.num_bytes > self.max_bytes:
-                oldest = next(iter(self._entries))
+            while len(self._answers) > self.max_entries or self.num_bytes > self.max_bytes:
+                oldest = next(iter(self._answers))
                 self._drop(oldest)
                 self._locks.pop(oldest, None)
 
     def _drop(self, key: Hashable) -> None:
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self.num_bytes -= entry.num_bytes
+        answer = self._answers.pop(key, None)
+        if answer is not None:
+            self.num_bytes -= answer.num_bytes
 
 
 def _size(value: Any) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +55,6 @@ class RegimePath:
     entropy_border: float
     """Nats per token below which H(Z|X) counts as low, as of the last measurement."""
     dependence_border: float
-    is_from_text: bool
-    """No cross-scores: both are the text's estimates."""
 
 
 def regime_path(series: pd.DataFrame) -> RegimePath | None:
@@ -90,7 +88,6 @@ def regime_path(series: pd.DataFrame) -> RegimePath | None:
         points=points[points["source"] == tracker.source].reset_index(drop=True),
         entropy_border=entropy_border,
         dependence_border=dependence_border,
-        is_from_text=tracker.source == "text",
     )
 
 
@@ -132,14 +129,12 @@ def group_grid(groups: pd.DataFrame) -> pd.DataFrame:
     # Without rewards, success tells a mixed group; where all rewards are equal nothing is learned.
     has_both = out["reward_std"].isna() & out["success_frac"].between(0, 1, inclusive="neither")
     has_spread = (out["reward_std"] > 0) | has_both
-    kind = np.where(has_spread, "mixed", "constant")
-    is_flat = ~has_spread
-    kind = np.where(is_flat & (out["success_frac"] == 1.0), "solved", kind)
-    kind = np.where(is_flat & (out["success_frac"] == 0.0), "hopeless", kind)
-    out["kind"] = kind
+    is_solved, is_hopeless = out["success_frac"] == 1.0, out["success_frac"] == 0.0
+    out["kind"] = np.select(
+        [has_spread, is_solved, is_hopeless], ["mixed", "solved", "hopeless"], "constant"
+    )
     out = out[out["reward_std"].notna() | (out["kind"] != "constant")]
-    order = {name: index for index, name in enumerate(GROUP_KINDS)}
-    out["order"] = out["kind"].map(order)
+    out["order"] = out["kind"].map(GROUP_KINDS.index)
     out = out.sort_values(["step", "order", "reward_std", "group_index"])
     out["rank"] = out.groupby("step").cumcount()
     return out.drop(columns="order").reset_index(drop=True)
@@ -148,18 +143,6 @@ def group_grid(groups: pd.DataFrame) -> pd.DataFrame:
 def situation(run: RunReader) -> Situation:
     """What advice knows of a run: its settings and when they changed."""
     return situation_of(run, shlex.quote(shown_path(run.path)))
-
-
-def thin(steps: Sequence[int], most: int) -> list[int]:
-    """At most `most` of the steps, evenly spread, the first and the last included.
-
-    >>> thin(range(1, 11), 4)
-    [1, 4, 7, 10]
-    """
-    if len(steps) <= most:
-        return list(steps)
-    places = np.linspace(0, len(steps) - 1, most).round().astype(int)
-    return [steps[index] for index in np.unique(places).tolist()]
 
 
 def gradient_table(values: Mapping[str, float]) -> pd.DataFrame:

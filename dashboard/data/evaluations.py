@@ -10,15 +10,14 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from echoscope.diagnostics.measure.outcomes import (
-    Difference,
     Estimate,
     Outcome,
     TaskKey,
     WorldTable,
-    differences_of_rates,
+    paired_estimate,
     tables_of,
     task_rates,
 )
@@ -71,6 +70,10 @@ class Played:
     plan: Planned
     num_played: int
     worlds: Mapping[World, WorldPlayed]
+    compared: dict[World, tuple[Played, Estimate]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """What it was compared with last, and what that gave: a bootstrap takes a while."""
 
     @property
     def name(self) -> str:
@@ -150,31 +153,29 @@ class Group:
         return any(row.played.run_id == run_id for row in self.rows)
 
 
-Compare = Callable[[Played, Played, World], Estimate]
+def difference_from(evaluation: Played, best: Played, world: World) -> Estimate:
+    """Success of an evaluation minus that of the best, on the tasks of a world."""
+    kept = evaluation.compared.get(world)
+    if kept is None or kept[0] is not best:
+        ours, theirs = evaluation.worlds[world].rates, best.worlds[world].rates
+        difference = paired_estimate([ours[task] - theirs[task] for task in ours if task in theirs])
+        kept = evaluation.compared[world] = best, difference
+    return kept[1]
 
 
-def compared(evaluation: Played, best: Played, world: World) -> Estimate:
-    """Success of evaluation evaluation minus that of the best, on the tasks of a world."""
-    shared: list[Difference] = differences_of_rates(
-        evaluation.worlds[world].rates, best.worlds[world].rates
-    )
-    nan = float("nan")
-    return shared[0].difference if shared else Estimate(value=nan, low=nan, high=nan)
-
-
-def grouped(evaluations: Sequence[Played], compare: Compare = compared) -> list[Group]:
+def grouped(evaluations: Sequence[Played]) -> list[Group]:
     """The evaluations of each world and set of tasks, ranked; the group with the newest first."""
     members: dict[tuple[World, frozenset[str]], list[Played]] = defaultdict(list)
     for played in sorted(evaluations, key=lambda played: -played.created_at):
         for world, here in played.worlds.items():
             members[world, here.tasks].append(played)
     return [
-        Group(world=world, num_tasks=len(tasks), rows=_ranked(of, world, compare))
+        Group(world=world, num_tasks=len(tasks), rows=_ranked(of, world))
         for (world, tasks), of in members.items()
     ]
 
 
-def _ranked(evaluations: Sequence[Played], world: World, compare: Compare) -> tuple[Ranked, ...]:
+def _ranked(evaluations: Sequence[Played], world: World) -> tuple[Ranked, ...]:
     def order(played: Played) -> tuple[bool, float]:
         success = played.worlds[world].table.success.value
         return success != success, -success  # unknown ones come last
@@ -186,7 +187,7 @@ def _ranked(evaluations: Sequence[Played], world: World, compare: Compare) -> tu
             Ranked(
                 played=evaluation,
                 here=evaluation.worlds[world],
-                difference=compare(evaluation, best, world),
+                difference=difference_from(evaluation, best, world),
             )
             for evaluation in others
         ),
@@ -199,7 +200,6 @@ MAX_KEPT = 4_096
 BATCH = 25
 """Evaluations that one query reads: opening a database takes as long as reading several."""
 _played = AnswerCache(max_entries=MAX_KEPT)
-_compared = AnswerCache(max_entries=4 * MAX_KEPT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,27 +213,13 @@ class StoredEvaluations:
     """Run -> why. Hostile."""
     num_waiting: int
     """Not read yet: ask again."""
-    positions: Mapping[str, queries.Position]
-
-    def groups(self) -> list[Group]:
-        """As `grouped`; the bootstrap of each pair is kept."""
-
-        def compare(evaluation: Played, best: Played, world: World) -> Estimate:
-            position = self.positions[evaluation.run_id], self.positions[best.run_id]
-            key = (position[0][0], position[1][0], world)
-            estimate: Estimate = _compared.get(
-                key, position, lambda: compared(evaluation, best, world)
-            )
-            return estimate
-
-        return grouped(self.played, compare)
 
 
 def stored_evaluations(*, within_s: float = 0.0) -> StoredEvaluations:
     """The evaluations under the root.
 
-    After `within_s` seconds no further ones are read before this answers. The rest is then read
-    beside the pages; 0 reads nothing.
+    What is still to be read is read beside the pages; this waits for it for `within_s` seconds.
+    0 reads nothing.
 
     Raises:
         Problem: the root cannot be listed.
@@ -247,19 +233,18 @@ def stored_evaluations(*, within_s: float = 0.0) -> StoredEvaluations:
             positions[row.run_id] = queries.position(row.run_id)
         except Problem as problem:
             unreadable[row.run_id] = problem.text
-    waiting = [run_id for run_id, position in positions.items() if not _kept(position)]
-    while waiting and time.monotonic() < ends_at:
-        waiting = _read_some(waiting, positions)
-    if waiting and within_s > 0:
-        _read_beside(waiting, positions)
     answers = {run_id: _kept(position) for run_id, position in positions.items()}
+    if None in answers.values() and within_s > 0:
+        _read_beside([run_id for run_id, answer in answers.items() if answer is None], positions)
+        while None in answers.values() and time.monotonic() < ends_at:
+            time.sleep(0.01)
+            answers = {run_id: _kept(position) for run_id, position in positions.items()}
     unreadable |= {run_id: a.text for run_id, a in answers.items() if isinstance(a, Problem)}
     return StoredEvaluations(
         rows={row.run_id: row for row in rows},
         played=tuple(answer for answer in answers.values() if isinstance(answer, Played)),
         unreadable=unreadable,
-        num_waiting=len(waiting),
-        positions=positions,
+        num_waiting=list(answers.values()).count(None),
     )
 
 
@@ -278,39 +263,30 @@ def played_by(run_id: str) -> Played:
 
 def _kept(position: queries.Position) -> Played | Problem | None:
     """What is known of an evaluation as it stands; None where it was not read yet."""
-    answer: Played | Problem | None = _played.known(position[0], position)
-    return answer
+    answer = _played.latest(position[0])
+    return answer.value if answer and answer.position == position else None
 
 
-_reading, _beside = threading.Lock(), threading.Lock()
-"""Held while a batch is read, and while the rest is read beside the pages."""
+_beside = threading.Lock()
+"""Held while evaluations are read beside the pages."""
 
 
 def _read_beside(run_ids: Sequence[str], positions: Mapping[str, queries.Position]) -> None:
     """Read evaluations in a thread, unless one does so already."""
 
     def read() -> None:
-        waiting = list(run_ids)
         try:
-            while waiting:
-                waiting = _read_some(waiting, positions)
+            for start in range(0, len(run_ids), BATCH):
+                batch = run_ids[start : start + BATCH]
+                together = _read_together(batch) if len(batch) > 1 else {}
+                for run_id in batch:
+                    ask = together.get(run_id, functools.partial(_read_one, run_id))
+                    _played.get(positions[run_id][0], positions[run_id], ask)
         finally:
             _beside.release()
 
     if _beside.acquire(blocking=False):
         threading.Thread(target=read, name="evaluations", daemon=True).start()
-
-
-def _read_some(run_ids: Sequence[str], positions: Mapping[str, queries.Position]) -> list[str]:
-    """Read the first of some evaluations, and say which of them are left to read."""
-    with _reading:
-        waiting = [run_id for run_id in run_ids if not _kept(positions[run_id])]
-        batch = waiting[:BATCH]
-        together = _read_together(batch) if len(batch) > 1 else {}
-        for run_id in batch:
-            read = together.get(run_id, functools.partial(_read_one, run_id))
-            _played.get(positions[run_id][0], positions[run_id], read)
-        return waiting[BATCH:]
 
 
 def _read_together(run_ids: Sequence[str]) -> dict[str, Callable[[], Played | Problem]]:

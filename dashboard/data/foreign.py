@@ -71,7 +71,6 @@ class Sources:
     root: Path
     given: tuple[Path, ...] = ()
     """Sources that the command line named, wherever they are."""
-    has_looked: bool = False
     _seen: tuple[Source, ...] = ()
     _read: dict[Source, Source] = field(default_factory=dict)
     """What was counted of a source -> what was read of it then."""
@@ -89,12 +88,6 @@ class Sources:
             threading.Thread(target=self._look, args=(tuple(names),), daemon=True).start()
         return last_look
 
-    def look(self, names: Sequence[str]) -> tuple[Source, ...]:
-        """Look now, and wait for it."""
-        self._lock.acquire()
-        self._look(tuple(names))
-        return self._seen
-
     def _look(self, names: tuple[str, ...]) -> None:
         """Look, and release the lock."""
         began = time.monotonic()
@@ -105,7 +98,6 @@ class Sources:
         finally:
             ended = time.monotonic()
             self._next = ended + max(LOOK_EVERY_S, REST * (ended - began))
-            self.has_looked = True
             self._lock.release()
 
     def _source(self, path: Path) -> Source:

@@ -69,8 +69,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 _readers: OrderedDict[Path, tuple[tuple[int, int], RunReader]] = OrderedDict()
-_lists: dict[Path, RunList] = {}
-_foreign: dict[tuple[Path, tuple[Path, ...]], Sources] = {}
+_run_list = functools.cache(RunList)
+_sources_of = functools.cache(Sources)
 _lock = threading.RLock()
 _answers = AnswerCache()
 _judge = Judge()
@@ -80,8 +80,8 @@ def forget() -> None:
     """Drop every reader and every answer that is kept."""
     with _lock:
         _readers.clear()
-        _lists.clear()
-        _foreign.clear()
+        _run_list.cache_clear()
+        _sources_of.cache_clear()
         _answers.clear()
         _judge.clear()
         _detokenizer.cache_clear()
@@ -115,27 +115,17 @@ def look_again_at_runs() -> None:
     _listed().look_again()
 
 
-def other_names() -> list[str]:
-    """Folders and files under the root that are no runs, as `runs` found them last."""
-    return _listed().others
-
-
 def foreign_sources() -> tuple[Source, ...]:
     """What other trainers wrote below the root, as it was seen last; never waits for a look."""
-    return _sources().known(other_names())
+    return _sources().known(_listed().others)
 
 
 def _sources() -> Sources:
-    given = settings()
-    with _lock:
-        key = (given.root, given.sources)
-        return _foreign.setdefault(key, Sources(given.root, given.sources))
+    return _sources_of(settings().root, settings().sources)
 
 
 def _listed() -> RunList:
-    root = settings().root
-    with _lock:
-        return _lists.setdefault(root, RunList(root))
+    return _run_list(settings().root)
 
 
 def run_details(row: RunRow) -> RunDetails:
@@ -210,25 +200,19 @@ def _make_room() -> None:
         _readers.popitem(last=False)
 
 
-def kept(ask: Callable[Concatenate[RunReader, P], T]) -> Callable[Concatenate[str, P], T]:
-    """A question to a reader as one to the run of a name, with the answer kept."""
-    return _kept_while(position, ask)
-
-
-def kept_of_attempt(
-    ask: Callable[Concatenate[RunReader, P], T],
-) -> Callable[Concatenate[str, P], T]:
-    """As `kept`, about finished steps: what the run writes after them changes no answer."""
-    return _kept_while(_attempt, ask)
-
-
-def _attempt(run_id: str) -> Position:
+def attempt(run_id: str) -> Position:
+    """Of answers about finished steps: what the run writes after them changes none."""
     return (*position(run_id)[:2], info(run_id).attempt)
 
 
-def _kept_while(
-    moment: Callable[[str], Position], ask: Callable[Concatenate[RunReader, P], T]
+def kept(
+    ask: Callable[Concatenate[RunReader, P], T], moment: Callable[[str], Position] = position
 ) -> Callable[Concatenate[str, P], T]:
+    """A question to a reader as one to the run of a name.
+
+    The answer is kept as long as the `moment` of the run is the same.
+    """
+
     @functools.wraps(ask)
     def answer(run_id: str, /, *args: P.args, **options: P.kwargs) -> T:
         asked_at = moment(run_id)

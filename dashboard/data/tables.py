@@ -78,7 +78,6 @@ class Outline:
 
     first_step: int
     first: float
-    last_step: int
     last: float
     num_points: int
     """Finite values."""
@@ -88,7 +87,7 @@ class Outline:
 
 OUTLINE_PARTS = 48
 _OUTLINE = """
-SELECT key, min(step) AS first_step, arg_min(value, step) AS first, max(step) AS last_step,
+SELECT key, min(step) AS first_step, arg_min(value, step) AS first,
        arg_max(value, step) AS last, count(*) AS num_points, avg(value) AS mean
 FROM metrics WHERE key IN (SELECT unnest($1)) AND isfinite(value)
 GROUP BY key, step // $2 ORDER BY key, first_step
@@ -103,7 +102,6 @@ def outlines(run: RunReader, keys: Sequence[str]) -> dict[str, Outline]:
         str(key): Outline(
             first_step=int(rows["first_step"].iloc[0]),
             first=float(rows["first"].iloc[0]),
-            last_step=int(rows["last_step"].iloc[-1]),
             last=float(rows["last"].iloc[-1]),
             num_points=int(rows["num_points"].sum()),
             means=tuple(rows["mean"].tolist()),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 import signal
 import socket
 import subprocess
@@ -20,16 +19,16 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from multiprocessing.connection import Connection
+from operator import itemgetter
 from pathlib import Path
 
-from echoscope.diagnostics.judge.advice.situation import situation_of
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import INPUTS, Diagnosis, Judgement
-from echoscope.diagnostics.read.sources import Opened, open_source
+from echoscope.diagnostics.read.sources import Opened, open_source, opened_run
 from echoscope.diagnostics.read.table import MetricTable, TableBuilder
 from echoscope.store.errors import StoreError
-from echoscope.store.log.layout import shown_path
 from echoscope.store.reader import RunReader, open_run
 from echoscope.text.limited_child import environment
 
@@ -121,12 +120,9 @@ def judge_at(run: RunReader, step: int | None) -> Verdict:
         StoreError: the run cannot be read.
     """
     aside = judge_aside(run.path, step) if run.info().last_step >= LONG else None
-    return aside[0] if aside else judge_here(run, step)  # says why where the process could not
-
-
-def judge_here(run: RunReader, step: int | None) -> Verdict:
-    """As `judge_at`, in this process."""
-    return Judgement().verdict(_opened(run), step)
+    if aside:
+        return aside[0]
+    return Judgement().verdict(_opened(run), step)  # says why where the process could not
 
 
 def _judged_on(judgement: Judgement, run: RunReader) -> tuple[Verdict, Judgement]:
@@ -158,16 +154,7 @@ def _width(last_step: int) -> int:
 
 def _opened(run: RunReader) -> Opened:
     width = _width(run.info().last_step)
-    if width == 1:
-        return open_source(run)
-    name = shlex.quote(shown_path(run.path))
-    return Opened(
-        table=_averaged(run, width),
-        run_id=run.info().run_id,
-        name=name,
-        reader=run,
-        situation=situation_of(run, name),
-    )
+    return open_source(run) if width == 1 else opened_run(run, _averaged(run, width))
 
 
 _running: set[subprocess.Popen[bytes]] = set()
@@ -176,7 +163,7 @@ _ended = threading.Event()
 
 
 def judge_aside(run: Path, step: int | None) -> tuple[Verdict, Judgement] | None:
-    """The verdict as `judge_here` gives it, and what judged; None where the process could not say.
+    """The verdict after a step, and what judged; None where the process could not say.
 
     Raises:
         StoreError: `end_all` was called.
@@ -248,12 +235,10 @@ def _averaged(run: RunReader, width: int) -> MetricTable:
     """The metrics that rules read, averaged over ranges of `width` steps that are complete."""
     end = (run.info().last_step + 1) // width * width
     builder = TableBuilder()
-    rows: dict[int, dict[str, float]] = {}
-    for row in run.sql(_AVERAGED, [width, end]).to_pylist():
-        value = math.nan if row["value"] is None else row["value"]
-        rows.setdefault(row["step"], {})[row["key"]] = value
-    for step, values in rows.items():
-        builder.add_row(step, values)
+    rows = run.sql(_AVERAGED, [width, end]).to_pylist()
+    for step, of_step in groupby(rows, key=itemgetter("step")):
+        values = {row["key"]: row["value"] for row in of_step}
+        builder.add_row(step, {k: math.nan if v is None else v for k, v in values.items()})
     return builder.build(kind="run", path=str(run.path))
 
 

@@ -23,7 +23,6 @@ from .verdict_box import apply_button, newest_line
 
 MAX_FACTS = 3
 """Pieces of evidence in the bar; the page Diagnosis has all of them."""
-"""What advice shows as a thing that is typed."""
 STYLE = """<style>
 [class*="st-key-verdict_bar_"] { min-height: 9.25rem; border-radius: 0.5rem; border-left: 6px solid;
   padding: 0.5rem 1rem; justify-content: center; }
@@ -92,7 +91,8 @@ def bar(run_id: str) -> Verdict:
     headline, facts = ("The run is being judged.", []) if is_first else _words(verdict)
     to_do = "" if is_first else _to_do(run_id, verdict)
     with st.container(key=f"verdict_bar_{tone}", gap=None):
-        st.html(_headline(headline))
+        first = escape(headline, 600)
+        st.html(f'<div class="es-headline" title="{first}">{first}</div>')
         with st.container(horizontal=True, key="verdict_rest", gap="small"):
             st.html(_rest(facts, to_do))
             with st.container(key="verdict_ways", width=_WAYS_PX, gap="xxsmall"):
@@ -130,11 +130,6 @@ def _to_have(verdict: Verdict, *, is_running: bool) -> str:
     if verdict.last_step is not None and "success" not in verdict.had:
         return "To do: log a success rate, in training or of an evaluation."
     return "To do: wait for more steps." if is_running else "To do: train for more steps."
-
-
-def _headline(headline: str) -> str:
-    first = escape(headline, 600)
-    return f'<div class="es-headline" title="{first}">{first}</div>'
 
 
 def _rest(facts: Sequence[str], to_do: str) -> str:

@@ -33,8 +33,7 @@ from ..data.comparing.sweep import (
     importance_words,
     importances,
     together,
-    too_few,
-    too_many,
+    why_unknown,
 )
 from ..data.comparing.tasks import (
     last_evaluations,
@@ -120,7 +119,7 @@ def sweep(compared: Comparison, levels: Mapping[str, float]) -> None:
     columns = {
         _axis_name(of, keys): [settings[run].get(of[0], MISSING) for run in runs] for of in shown
     }
-    reason = too_few(len(values)) or too_many(len(keys))
+    reason = why_unknown(len(values), len(keys))
     left, right = (st.container(), None) if reason else st.columns([3, 2], gap="medium")
     with left:
         figures.show(

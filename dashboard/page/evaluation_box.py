@@ -14,7 +14,6 @@ from echoscope.store.status import RUNNING, Origin, origin_of
 from ..data import queries
 from ..data.evaluations import played_by
 from ..escaping import visible
-from ..live.refreshing import follow, guarded
 from . import links, ui
 
 
@@ -26,10 +25,7 @@ def evaluation_box(run_id: str) -> bool:
     """In place of a page about a training: what the run is instead. False for a training."""
     if not is_evaluation(run_id):
         return False
-    if ui.is_following(run_id):
-        follow("evaluation", run_id, ("position", "status"), lambda: _box(run_id))
-    else:
-        guarded(lambda: _box(run_id))
+    ui.part("evaluation", run_id, ("position", "status"), lambda: _box(run_id))
     return True
 
 

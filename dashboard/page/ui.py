@@ -309,6 +309,14 @@ def is_following(run_id: str) -> bool:
     return queries.info(run_id).status == "running" and bool(is_wanted)
 
 
+def part(key: str, run_id: str, names: Sequence[str], draw: Callable[[], object]) -> None:
+    """A part of the page: drawn again when the run's pulse changes, as long as that is followed."""
+    if is_following(run_id):
+        follow(key, run_id, names, draw)
+    else:
+        guarded(draw)
+
+
 def command(text: str) -> None:
     """A command to copy: one click marks all of it.
 

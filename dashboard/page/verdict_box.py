@@ -41,7 +41,7 @@ def verdict_box(run_id: str, *, upto: int | None = None) -> Verdict:
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             if upto is None:
                 apply_button(run_id, verdict, is_live_page=False)
-                if verdict.state.is_failure and _has_weights(run_id):
+                if verdict.state.is_failure and not why_no_branch(queries.info(run_id).config):
                     links.link("Cure", "cure", run=run_id)
                 if ui.is_following(run_id):  # the box says of which step it is
                     newest_line(run_id, verdict)
@@ -86,10 +86,6 @@ def apply_button(run_id: str, verdict: Verdict, *, is_live_page: bool) -> None:
     if is_live_page:
         st.rerun()  # the question is asked elsewhere on the page
     st.switch_page(links.script("live"), query_params=links.link_params(run=run_id))
-
-
-def _has_weights(run_id: str) -> bool:
-    return not why_no_branch(queries.info(run_id).config)
 
 
 def _agreement_words(order: Mapping[str, Any]) -> str:

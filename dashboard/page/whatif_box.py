@@ -73,10 +73,12 @@ def whatif_box(run_id: str, actions: Sequence[Action]) -> None:
 _steps = queries.kept(steps_with_groups)
 
 
-@queries.kept_of_attempt
-def _simulated(run: RunReader, changes: Sequence[tuple[str, Any]], steps: Sequence[int]) -> WhatIf:
+def _whatif(run: RunReader, changes: Sequence[tuple[str, Any]], steps: Sequence[int]) -> WhatIf:
     """What a filter would have kept of some finished steps."""
     return simulate(run, dict(changes), steps)
+
+
+_simulated = queries.kept(_whatif, queries.attempt)
 
 
 def spaced(steps: Sequence[int], most: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -32,7 +32,6 @@ from echoscope.dashboard.data.comparing.levels import (
 )
 from echoscope.dashboard.data.comparing.series import (
     USUAL_STEPS,
-    axis_of,
     bucket_width,
     bucketed,
     default_window,
@@ -41,7 +40,7 @@ from echoscope.dashboard.data.comparing.series import (
     run_level,
 )
 from echoscope.dashboard.data.comparing.tasks import played_tasks
-from echoscope.dashboard.data.curves import AXES
+from echoscope.dashboard.data.curves import AXES, step_axis
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.live.refreshing import beat
@@ -185,11 +184,7 @@ def _evaluated(keys: Sequence[str]) -> str:
 def _group_by(settings: Mapping[str, Settings]) -> list[str]:
     """The settings that make groups: all that differ, unless somebody chose."""
     apart = differing(settings)
-    # Runs of equal settings are apart by nothing but themselves.
-    usual = (
-        apart if len({tuple(of.get(key) for key in apart) for of in settings.values()}) > 1 else []
-    )
-    default = usual or [EACH_RUN]
+    default = apart or [EACH_RUN]  # equal settings: apart by nothing but themselves
     key = "compare_by"
     asked = [name for name in url_state.list_param("by") if name in apart or name == EACH_RUN]
     st.session_state[key] = asked or default
@@ -301,6 +296,16 @@ def _table(compared: Comparison, levels: Mapping[str, Level], gaps: Mapping[str,
             "solo": ["Solo" if len(colors) > 1 or not at else "All" for at in is_drawn],
         }
     )
+
+    def toggled(of: str) -> Sequence[str]:
+        """A group that is not drawn takes the place of the last if need be."""
+        others = [each for each in colors if each != of]
+        return others if of in colors else [*others[: MAX_DRAWN - 1], of]
+
+    def alone(of: str) -> Sequence[str]:
+        """All of them again where it is alone already."""
+        return ids if list(colors) == [of] else [of]
+
     css = [f"color: {colors.get(of, 'inherit')}; font-weight: 700" for of in ids]
     styled = rows.style.apply(lambda _: css, subset=["color"])
     name = metric(compared.main).name
@@ -319,53 +324,34 @@ def _table(compared: Comparison, levels: Mapping[str, Level], gaps: Mapping[str,
                 "and the same tasks are compared seed by seed.",
             ),
             "n": st.column_config.TextColumn("From", help="What the interval rests on."),
-            "hide": _button("compare_hide", _toggle, ids, compared),
-            "solo": _button("compare_solo", _solo, ids, compared),
+            "hide": _button("compare_hide", ids, toggled),
+            "solo": _button("compare_solo", ids, alone),
         },
         alt=f"Groups of runs compared by {name}",
     )
 
 
-def _button(key: str, act: Any, ids: Sequence[str], compared: Comparison) -> Any:
-    return st.column_config.ButtonColumn(
-        "",
-        type="tertiary",
-        width=64,
-        key=key,
-        on_click=act,
-        args=(key, tuple(ids), compared.colors),
-    )
+def _button(key: str, ids: Sequence[str], drawn_after: Callable[[str], Sequence[str]]) -> Any:
+    """A button for each group; the groups that are drawn after a click on one are told."""
 
+    def clicked() -> None:
+        row = st.session_state[key]["row"]
+        if row < len(ids):
+            shown = drawn_after(ids[row])
+            url_state.go(hide=",".join(each for each in ids if each not in shown))
 
-def _clicked(key: str, ids: Sequence[str]) -> str | None:
-    row = st.session_state[key]["row"]
-    return ids[row] if row < len(ids) else None
-
-
-def _toggle(key: str, ids: Sequence[str], drawn_ids: Mapping[str, str]) -> None:
-    """Hide a group that is drawn; draw one that is not, in the place of the last if need be."""
-    of = _clicked(key, ids)
-    if of is not None:
-        still_drawn = [each for each in drawn_ids if each != of]
-        _hide_all_but(ids, still_drawn if of in drawn_ids else [*still_drawn[: MAX_DRAWN - 1], of])
-
-
-def _solo(key: str, ids: Sequence[str], drawn_ids: Mapping[str, str]) -> None:
-    """Draw one group alone; all of them again where it is alone already."""
-    of = _clicked(key, ids)
-    if of is not None:
-        _hide_all_but(ids, ids if list(drawn_ids) == [of] else [of])
-
-
-def _hide_all_but(ids: Sequence[str], shown: Sequence[str]) -> None:
-    url_state.go(hide=",".join(each for each in ids if each not in shown))
+    return st.column_config.ButtonColumn("", type="tertiary", width=64, key=key, on_click=clicked)
 
 
 # --- curves
 
 
 def _curves(compared: Comparison) -> None:
-    axes = {run: axis_of(run, compared.axis) for group in compared.shown for run in group.runs}
+    axes = {
+        run: step_axis(queries.step_table(run), compared.axis)
+        for group in compared.shown
+        for run in group.runs
+    }
     if not axes:
         ui.empty("Every group is hidden. Click Show in the table.")
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -20,10 +21,9 @@ from echoscope.dashboard.steer import curing, question
 from echoscope.dashboard.steer.branching import BranchError
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
-from echoscope.diagnostics.judge.proposals import Proposals, proposals_of
+from echoscope.diagnostics.judge.proposals import proposals_of
 from echoscope.diagnostics.tools.curing import (
     HELD,
-    Standing,
     cure_of,
     standing,
     success_of,
@@ -36,20 +36,13 @@ from echoscope.store.steer.steering import override_words, why_no_branch
 from echoscope.text.amounts import counted, percent
 
 EVERY_S = 3.0
+DEFAULT_MINUTES = 60
 UNTREATED = "untreated"
 _NUMBER_PX = 180
 
 
-@queries.kept
-def proposed(run: RunReader) -> Proposals:
-    """What the diagnosis proposes for the run as it stands."""
-    return proposals_of(run)
-
-
-@queries.kept
-def stand_of(run: RunReader, checkpoint: int) -> Standing:
-    """How a run does since a checkpoint."""
-    return standing(run, checkpoint)
+proposed = queries.kept(proposals_of)
+stand_of = queries.kept(standing)
 
 
 @queries.kept
@@ -65,14 +58,14 @@ def draw(run_id: str) -> None:
     if why:
         ui.empty(why)
         return
-    path = queries.path_of(run_id)
-
-    def is_moving() -> bool:
-        return is_being_cured(path) or curing.is_starting(path)
-
-    was_moving = is_moving()
+    was_moving = _is_moving(run_id)
     every_s = EVERY_S if was_moving else None
-    beat("cure", every_s, lambda: _part(run_id), has_news=lambda: is_moving() != was_moving)
+    beat("cure", every_s, lambda: _part(run_id), has_news=lambda: _is_moving(run_id) != was_moving)
+
+
+def _is_moving(run_id: str) -> bool:
+    path = queries.path_of(run_id)
+    return is_being_cured(path) or curing.is_starting(path)
 
 
 def _part(run_id: str) -> None:
@@ -82,7 +75,7 @@ def _part(run_id: str) -> None:
     except StoreError as error:
         ui.empty(str(error))
         return
-    is_busy = is_being_cured(path) or curing.is_starting(path)
+    is_busy = _is_moving(run_id)
     if is_busy and (cure is None or not cure.chosen):
         who = "Somebody" if cure is None or not cure.by else cure.by
         st.caption(plain(f"{who} compares treatments now; the page follows.", 200))
@@ -101,15 +94,16 @@ def _proposals(run_id: str, *, may_branch: bool) -> None:
     if not proposals.treatments:
         ui.empty(proposals.why_none)
         return
-    cure = cure_of(queries.path_of(run_id), proposals, by="", steps=1)
+    path = queries.path_of(run_id)
+    cure = cure_of(path, proposals, by="", steps=1)
     st.text(
         "These treatments may cure the run. Each is tried as a short branch from the last healthy "
         "checkpoint; this run is not touched."
     )
-    for arm in table(queries.path_of(run_id), cure, stand_of):
+    for arm in table(path, cure, stand_of):
         if arm["number"]:
             _treatment(arm)
-    if curing.is_starting(queries.path_of(run_id)):
+    if curing.is_starting(path):
         return
     if not may_branch:
         st.caption("This dashboard starts no branches. In a terminal:")
@@ -124,16 +118,11 @@ def _proposals(run_id: str, *, may_branch: bool) -> None:
         help="Losers are stopped half way.",
         width=_NUMBER_PX,
     )
-    minutes = row.number_input("Minutes for all", 1, curing.MAX_MINUTES, 60, width=_NUMBER_PX)
+    minutes = row.number_input(
+        "Minutes for all", 1, curing.MAX_MINUTES, DEFAULT_MINUTES, width=_NUMBER_PX
+    )
     if row.button("Compare these treatments", type="primary", key="cure_compare"):
-        _do(
-            lambda: curing.compare(
-                queries.path_of(run_id),
-                steps=int(steps),
-                minutes=int(minutes),
-                author=question.asker(),
-            )
-        )
+        _compare(path, int(steps), int(minutes))
 
 
 def _comparison(run_id: str, cure: Cure, *, may_choose: bool) -> None:
@@ -153,7 +142,7 @@ def _comparison(run_id: str, cure: Cure, *, may_choose: bool) -> None:
             st.text(visible(f"{cure.chosen_by or 'Somebody'} chose {chosen.run_id}.", 300))
             links.link("Open that run", "live", run=chosen.run_id)
     for row in table(path, cure, stand_of):
-        label = _label(row["number"], row["settings"]) if row["number"] else UNTREATED
+        label = _label(row["number"], row["settings"])
         place = _treatment(row, cure_colors([*stands]).get(label, ""))
         if not row["number"]:
             continue
@@ -163,17 +152,9 @@ def _comparison(run_id: str, cure: Cure, *, may_choose: bool) -> None:
             f"Go on with {row['number']}", key=f"cure_promote_{row['number']}"
         ):
             _do(partial(curing.promote, path, arm.run_id, author=question.asker()))
-    is_complete = all(arm.run_id or arm.ended for arm in cure.arms)
-    if (
-        may_choose
-        and chosen is None
-        and not is_complete
-        and st.button("Go on comparing", key="cure_resume")
-    ):
-        minutes = 60
-        _do(
-            lambda: curing.compare(path, steps=cure.steps, minutes=minutes, author=question.asker())
-        )
+    is_complete = chosen is not None or all(arm.run_id or arm.ended for arm in cure.arms)
+    if may_choose and not is_complete and st.button("Go on comparing", key="cure_resume"):
+        _compare(path, cure.steps, DEFAULT_MINUTES)
 
 
 def _treatment(row: Mapping[str, Any], color: str = "") -> DeltaGenerator:
@@ -183,7 +164,7 @@ def _treatment(row: Mapping[str, Any], color: str = "") -> DeltaGenerator:
         row: Of `table`.
         color: Of its curve; empty where there is none.
     """
-    title = _label(row["number"], row["settings"]) if row["number"] else UNTREATED
+    title = _label(row["number"], row["settings"])
     facts = []
     if row["num_steps"]:
         facts = [f"{percent(row['success'])} after {counted(row['num_steps'], 'step')}"]
@@ -201,7 +182,14 @@ def _treatment(row: Mapping[str, Any], color: str = "") -> DeltaGenerator:
 
 
 def _label(number: int, changes: Any) -> str:
+    """Of a treatment; number 0 is the run itself."""
+    if not number:
+        return UNTREATED
     return visible(f"{number} {' '.join(override_words(changes))}", 80)
+
+
+def _compare(path: Path, steps: int, minutes: int) -> None:
+    _do(partial(curing.compare, path, steps=steps, minutes=minutes, author=question.asker()))
 
 
 def _do(act: Callable[[], None]) -> None:

@@ -84,26 +84,26 @@ def proof(run_id: str, verdict: Verdict, upto: int | None) -> list[ClaimChart]:
     """The first charts that prove the verdict, in a row; those that are left are returned."""
     page = live_charts.snapshot(run_id, verdict=verdict)
     charts = claim_charts(page, evidence_rows(verdict))
-    columns = st.container(key="proof").columns(NUM_FIRST, gap="medium")
-    for column, chart in zip(columns, charts, strict=False):
-        with column:
-            _claim(run_id, chart, upto)
+    with st.container(key="proof"):
+        _row_of_claims(run_id, charts[:NUM_FIRST], upto, has_words=False)
     return charts[NUM_FIRST:]
-
-
-def _claim(run_id: str, chart: ClaimChart, upto: int | None) -> None:
-    revision = f"{run_id} {upto}"
-    alt = visible(chart.alt, 600)
-    figures.show(chart.spec, alt, key=f"claim_{chart.name}", revision=revision)
 
 
 def more_claims(run_id: str, charts: Sequence[ClaimChart], upto: int | None) -> None:
     """What else the verdict rests on, each number with its curve."""
     for start in range(0, len(charts), NUM_FIRST):
-        columns = st.columns(NUM_FIRST, gap="medium")
-        for column, chart in zip(columns, charts[start : start + NUM_FIRST], strict=False):
-            with column:
-                _claim(run_id, chart, upto)
+        _row_of_claims(run_id, charts[start : start + NUM_FIRST], upto, has_words=True)
+
+
+def _row_of_claims(
+    run_id: str, charts: Sequence[ClaimChart], upto: int | None, *, has_words: bool
+) -> None:
+    columns = st.columns(NUM_FIRST, gap="medium")
+    for column, chart in zip(columns, charts, strict=False):
+        with column:
+            alt, key = visible(chart.alt, 600), f"claim_{chart.name}"
+            figures.show(chart.spec, alt, key=key, revision=f"{run_id} {upto}")
+            if has_words:
                 st.caption(plain(capitalised("; ".join(chart.words)), 400))
 
 

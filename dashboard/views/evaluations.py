@@ -21,6 +21,7 @@ from echoscope.dashboard.data.evaluations import (
     Played,
     Ranked,
     StoredEvaluations,
+    grouped,
     stored_evaluations,
 )
 from echoscope.dashboard.escaping import visible
@@ -109,7 +110,7 @@ def _all() -> None:
     if evaluations.num_waiting:
         st.caption(f"{counted(evaluations.num_waiting, 'evaluation')} still to be read.")
     asked = st.query_params.get("run")
-    groups = sorted(evaluations.groups(), key=lambda g: (not g.has(asked), len(g.rows) == 1))
+    groups = sorted(grouped(evaluations.played), key=lambda g: (not g.has(asked), len(g.rows) == 1))
     num_pages = -(-len(groups) // PER_PAGE)
     page = 1
     if num_pages > 1:

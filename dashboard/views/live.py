@@ -65,7 +65,7 @@ def draw(run_id: str) -> Callable[[], object]:
     place_of_panel = st.empty()
     first_screen = st.container(gap="xsmall", key="first_screen")
     with first_screen:
-        part("verdict", run_id, ("verdict",), lambda: bar.bar(run_id))
+        _verdict(run_id)
 
     def rest() -> None:
         if st.session_state.get(ui.PANEL):
@@ -103,23 +103,22 @@ def panel(run_id: str) -> None:
     """What waits for an answer, live settings, a new branch, open alarms and commands."""
     st.button("Close", key="panel_close", type="tertiary", on_click=ui.close_panel)
     steering.panel(run_id)
-    part("alarms", run_id, ("alarms", "commands"), lambda: open_alarms(run_id))
-    part("commands", run_id, ("commands",), lambda: commands(run_id))
+    ui.part("alarms", run_id, ("alarms", "commands"), lambda: open_alarms(run_id))
+    ui.part("commands", run_id, ("commands",), lambda: commands(run_id))
 
 
-def part(key: str, run_id: str, names: Sequence[str], draw: Callable[[], object]) -> None:
-    """A part of the page: drawn again when the run's pulse changes, as long as that is followed."""
-    if ui.is_following(run_id):
-        follow(key, run_id, names, draw)
-    elif "verdict" in names and queries.known_verdict(run_id) is None:
-        # With the first verdict the charts show what it rests on: the whole page is drawn again.
-        follow(key, run_id, names, draw, has_news=lambda: _is_judged(run_id))
+def _verdict(run_id: str) -> None:
+    def is_judged() -> bool:
+        return queries.known_verdict(run_id) is not None
+
+    def draw_bar() -> object:
+        return bar.bar(run_id)
+
+    if ui.is_following(run_id) or is_judged():
+        ui.part("verdict", run_id, ("verdict",), draw_bar)
     else:
-        guarded(draw)
-
-
-def _is_judged(run_id: str) -> bool:
-    return queries.known_verdict(run_id) is not None
+        # With the first verdict the charts show what it rests on: the whole page is drawn again.
+        follow("verdict", run_id, ("verdict",), draw_bar, has_news=is_judged)
 
 
 def draw_charts(run_id: str) -> None:
@@ -137,8 +136,8 @@ def draw_charts(run_id: str) -> None:
         with look:
             controls = live_charts.controls(run_id)
         with box:
-            part("curated", run_id, ("keys",), lambda: live_charts.curated(snapshot(controls)))
-        part("sections", run_id, ("keys",), lambda: sections(controls))
+            ui.part("curated", run_id, ("keys",), lambda: live_charts.curated(snapshot(controls)))
+        ui.part("sections", run_id, ("keys",), lambda: sections(controls))
 
     def sections(controls: Controls) -> None:
         page = snapshot(controls)

@@ -268,23 +268,17 @@ def _edit(page: str, panel: Panel, number: int, count: int) -> None:
     """How a panel looks, and where it stands."""
     line = st.container(horizontal=True, key=f"panel_edit_{number}")
     with line.popover("Look", key=f"panel_look_{number}"), st.form(f"look {number}", border=False):
-        title = st.text_input("Title", value=panel.title, max_chars=120)
-        width = st.segmented_control("Width", list(_SPANS), default=panel.width, required=True)
-        height = st.slider("Height (pixels)", *HEIGHTS, value=panel.height, step=20)
-        axis = st.segmented_control("Axis", AXES, default=panel.x, required=True)
-        smooth = st.slider("Smoothing", 0.0, 0.99, value=panel.smooth, step=0.01)
-        log = st.checkbox("Logarithmic scale", value=panel.log)
-        clip = st.checkbox("Clip outliers", value=panel.clip)
+        spans = list(_SPANS)
+        look = {
+            "title": st.text_input("Title", value=panel.title, max_chars=120),
+            "width": st.segmented_control("Width", spans, default=panel.width, required=True),
+            "height": st.slider("Height (pixels)", *HEIGHTS, value=panel.height, step=20),
+            "x": st.segmented_control("Axis", AXES, default=panel.x, required=True),
+            "smooth": float(st.slider("Smoothing", 0.0, 0.99, value=panel.smooth, step=0.01)),
+            "log": st.checkbox("Logarithmic scale", value=panel.log),
+            "clip": st.checkbox("Clip outliers", value=panel.clip),
+        }
         if st.form_submit_button("Save", type="primary"):
-            look = {
-                "title": title,
-                "width": width or panel.width,
-                "height": height,
-                "x": axis or panel.x,
-                "smooth": float(smooth),
-                "log": log,
-                "clip": clip,
-            }
             shows = panel.model_dump(include={"metric", "chart", "sql"}, exclude_none=True)
             _act(lambda: panels.replace(settings().root, page, panel, panels.made(**shows, **look)))
     if line.button("\u2190", key=f"panel_left_{number}", disabled=not number, help="Move back"):

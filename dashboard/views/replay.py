@@ -219,8 +219,12 @@ def _list(run_id: str, answer: Listed, overview: Overview, trajectory_id: str | 
         )
 
 
+# What an address says of an episode that is opened: nothing of the one before.
+_FIRST_SIGHT = dict.fromkeys(("turn", "page", "beside"))
+
+
 def _go_to(trajectory_id: str) -> None:
-    go(trajectory=trajectory_id, turn=None, page=None, beside=None)
+    go(trajectory=trajectory_id, **_FIRST_SIGHT)
 
 
 def _first_turn(rows: pd.DataFrame, trajectory_id: str, num_turns: int) -> int:
@@ -313,12 +317,19 @@ def _compare_button(is_comparing: bool) -> None:
 
 def _buttons(trajectory_id: str, ids: Sequence[str], turn: int, num_turns: int) -> None:
     """Previous and next, with their keys."""
-    list_index = ids.index(trajectory_id) if trajectory_id in ids else -1
-    before = ids[list_index - 1] if list_index > 0 else None
-    after = ids[list_index + 1] if list_index + 1 < len(ids) else None
+    place = ids.index(trajectory_id) if trajectory_id in ids else -1
+
+    def episode(n: int) -> dict[str, object] | None:
+        return {"trajectory": ids[n], **_FIRST_SIGHT} if 0 <= n < len(ids) else None
+
+    def turn_of_this(n: int) -> dict[str, object] | None:
+        return {"trajectory": trajectory_id, "turn": n} if 0 <= n < num_turns else None
+
     for label, key, icon, target in (
-        ("Previous episode", "k", "arrow_upward", before),
-        ("Next episode", "j", "arrow_downward", after),
+        ("Previous episode", "k", "arrow_upward", episode(place - 1)),
+        ("Next episode", "j", "arrow_downward", episode(place + 1)),
+        ("Previous turn", "p", "chevron_left", turn_of_this(turn - 1)),
+        ("Next turn", "n", "chevron_right", turn_of_this(turn + 1)),
     ):
         st.button(
             label,
@@ -327,22 +338,8 @@ def _buttons(trajectory_id: str, ids: Sequence[str], turn: int, num_turns: int) 
             shortcut=key,
             help=f"{label} (key {key})",
             disabled=target is None,
-            on_click=_go_to,
-            args=(target,),
-        )
-    for label, key, icon, target_turn in (
-        ("Previous turn", "p", "chevron_left", turn - 1),
-        ("Next turn", "n", "chevron_right", turn + 1),
-    ):
-        st.button(
-            label,
-            key=f"replay_go_{key}",
-            icon=f":material/{icon}:",
-            shortcut=key,
-            help=f"{label} (key {key})",
-            disabled=not 0 <= target_turn < num_turns,
             on_click=go,
-            kwargs={"trajectory": trajectory_id, "turn": target_turn},
+            kwargs=target,
         )
 
 

@@ -140,9 +140,7 @@ def _list(runs: RootRuns) -> bool:
         _footer(listed, len(hits), len(rows), is_grouped=bool(asked.groups))
     if asked.curves:
         with beside[1]:
-            drawn = curves.draw(runs, table, listed.lines, asked.curves)
-            num_coming += drawn.num_missing
-            st.caption(_drawn_words(drawn, listed, len(hits), asked))
+            num_coming += curves.draw(runs.facts, table, listed.lines, asked, len(hits))
     with beside[-1]:  # in sight, and nothing moves when a run is ticked
         actions.draw(table, hits, [n for line in listed.lines for n in line.rows])
     if opened:
@@ -196,30 +194,26 @@ def _listed(table: RunsTable, hits: Sequence[int], asked: state.Asked) -> Listed
     if asked.groups:
         lines = _group_lines(table, groups[part], asked)
     else:
-        lines = _run_lines(table, ranked[part], asked)
+        lines = _run_lines(table, ranked[part])
     return Listed(lines=tuple(lines), num_lines=count, page=page, num_pages=num_pages)
 
 
-def _run_lines(table: RunsTable, places: Sequence[int], asked: state.Asked) -> list[Line]:
-    by_age = sorted(range(len(table.rows)), key=lambda n: (table.rows[n].created_at, n))
+def _run_lines(table: RunsTable, places: Sequence[int]) -> list[Line]:
     # An evaluation has no curve. Of two runs with one colour the older one keeps it, in any order.
-    drawn = {n for n in places if table.rows[n].origin is not Origin.EVALUATED}
-    names = [table.rows[n].run_id for n in by_age]
-    of_run = colors(names, [table.rows[n].run_id for n in by_age if n in drawn], PALETTE)
-    lines = []
-    for n in places:
-        digest = state.digest_of(table.rows[n].run_id)
-        lines.append(
-            Line(
-                kind="run",
-                digest=digest,
-                name=table.rows[n].run_id,
-                rows=(n,),
-                colour=of_run.get(table.rows[n].run_id, ""),
-                is_drawn=_is_drawn(digest, asked),
-            )
+    rows = [table.rows[n] for n in places]
+    drawn = {row.run_id for row in rows if row.origin is not Origin.EVALUATED}
+    by_age = [row.run_id for row in sorted(table.rows, key=lambda row: row.created_at)]
+    of_run = colors(by_age, [name for name in by_age if name in drawn], PALETTE)
+    return [
+        Line(
+            kind="run",
+            digest=state.digest_of(row.run_id),
+            name=row.run_id,
+            rows=(n,),
+            colour=of_run.get(row.run_id, ""),
         )
-    return lines
+        for n, row in zip(places, rows, strict=True)
+    ]
 
 
 def _group_lines(table: RunsTable, groups: Sequence[Group], asked: state.Asked) -> list[Line]:
@@ -238,7 +232,6 @@ def _group_lines(table: RunsTable, groups: Sequence[Group], asked: state.Asked) 
                 rows=group.members,
                 colour=of_group[group.digest],
                 is_open=is_open,
-                is_drawn=_is_drawn(group.digest, asked),
             )
         )
         for n in group.members[:MAX_OPENED] if is_open else ():
@@ -247,10 +240,6 @@ def _group_lines(table: RunsTable, groups: Sequence[Group], asked: state.Asked) 
                 Line(kind="member", digest=state.digest_of(run_id), name=run_id, rows=(n,))
             )
     return lines
-
-
-def _is_drawn(digest: str, asked: state.Asked) -> bool:
-    return digest == asked.solo if asked.solo else digest not in asked.hidden
 
 
 def _footer(listed: Listed, num_hits: int, num_runs: int, *, is_grouped: bool) -> None:
@@ -265,16 +254,6 @@ def _footer(listed: Listed, num_hits: int, num_runs: int, *, is_grouped: bool) -
         runs = f"{num_hits:,} of {num_runs:,} runs" if num_hits < num_runs else f"{num_runs:,} runs"
         st.caption(f"{listed.num_lines:,} groups of {runs}" if is_grouped else runs)
         st.caption("Click a name to open it, a heading to sort. Tick to compare, tag, pin or note.")
-
-
-def _drawn_words(drawn: curves.Drawn, listed: Listed, num_matching: int, asked: state.Asked) -> str:
-    text = curves.words(
-        drawn,
-        num_lines=sum(bool(line.colour) for line in listed.lines),
-        num_matching=num_matching,
-        is_grouped=bool(asked.groups),
-    )
-    return f"{text} {drawn.num_missing:,} more are being read." if drawn.num_missing else text
 
 
 def _broken(rows: Sequence[RunRow]) -> None:

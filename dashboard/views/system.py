@@ -27,7 +27,6 @@ from echoscope.dashboard.data.progress import (
 from echoscope.dashboard.escaping import escape
 from echoscope.dashboard.labels import number_words
 from echoscope.dashboard.live import figures
-from echoscope.dashboard.live.refreshing import follow, guarded
 from echoscope.dashboard.page import ui
 from echoscope.dashboard.page.evaluation_box import evaluation_box
 from echoscope.dashboard.words import plain
@@ -41,14 +40,9 @@ SPEED = ("time/tokens_per_s", "time/step_s")
 def draw(run_id: str) -> None:
     if evaluation_box(run_id):
         return
-    if ui.is_following(run_id):
-        follow("system", run_id, ("keys", "position"), lambda: _shares(run_id))
-        follow("gpus", run_id, ("keys", "position"), lambda: _gpus(run_id))
-        follow("machine", run_id, ("keys",), lambda: _machine(run_id, is_followed=True))
-    else:
-        guarded(lambda: _shares(run_id))
-        guarded(lambda: _gpus(run_id))
-        guarded(lambda: _machine(run_id, is_followed=False))
+    ui.part("system", run_id, ("keys", "position"), lambda: _shares(run_id))
+    ui.part("gpus", run_id, ("keys", "position"), lambda: _gpus(run_id))
+    ui.part("machine", run_id, ("keys",), lambda: _machine(run_id))
 
 
 def _shares(run_id: str) -> None:
@@ -114,14 +108,14 @@ def _gpus(run_id: str) -> None:
             figures.show(page.spec(chart, curves), alt, key=f"gpu_{chart.name}")
 
 
-def _machine(run_id: str, *, is_followed: bool) -> None:
+def _machine(run_id: str) -> None:
     keys = _keys(queries.metric_keys(run_id))
     if not any(key.startswith("system/") for key in keys):
         st.caption(
             "How busy the machine was is not measured in this run: Echoscope's own trainer "
             "measures it at each step."
         )
-    page = live_charts.snapshot(run_id, is_followed=is_followed)
+    page = live_charts.snapshot(run_id, is_followed=ui.is_following(run_id))
     live_charts.plain(page, keys)
 
 

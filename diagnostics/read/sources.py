@@ -146,8 +146,6 @@ def open_source(
         from echoscope.store.reader import open_run  # metrics alone do without
 
         source = open_run(path)
-    from echoscope.store.log.layout import shown_path
-
     table = table_of_run(source, mapping)
     for name in mapping or ():
         if name not in table.raw:
@@ -157,13 +155,16 @@ def open_source(
     table = replace(table, notes=(*table.notes, *_notes_of_import(source)))
     if rescore is not None:
         table = rescore(table, source)
-    name = shlex.quote(shown_path(source.path))
+    return opened_run(source, table)
+
+
+def opened_run(run: RunReader, table: MetricTable) -> Opened:
+    """A stored run whose metrics were read, or means of them."""
+    from echoscope.store.log.layout import shown_path
+
+    name = shlex.quote(shown_path(run.path))
     return Opened(
-        table=table,
-        run_id=source.run_id,
-        name=name,
-        reader=source,
-        situation=situation_of(source, name),
+        table=table, run_id=run.run_id, name=name, reader=run, situation=situation_of(run, name)
     )
 
 

@@ -175,7 +175,7 @@ def empty_database() -> Iterator[duckdb.DuckDBPyConnection]:
 def _check(statements: list[dict[str, Any]]) -> set[str]:
     """Refuse what is not known to read; the names of tables after FROM, in small letters."""
     names = set()
-    for node in _dicts(statements):
+    for node in dicts(statements):
         expression = node.get("class")
         if expression is not None:
             if expression not in _EXPRESSIONS:
@@ -218,7 +218,7 @@ def _readable(kind: str) -> str:
     return kind.removesuffix("_QUERY_NODE").removesuffix("_NODE").replace("_", " ")
 
 
-def _dicts(value: Any) -> Iterator[dict[str, Any]]:
+def dicts(value: Any) -> Iterator[dict[str, Any]]:
     """Every JSON object inside a JSON value."""
     waiting = [value]
     while waiting:

@@ -72,7 +72,7 @@ def checked_condition(text: str, columns: Collection[str], table: str) -> str:
         if _CUT_SHORT in reason and ")" not in text:
             reason = "it breaks off"
         raise QueryError(f"{_not_one(text, table)}: {reason}") from error
-    if len(nodes) != 1 or not _is_bare(nodes[0]):
+    if len(nodes) != 1 or not is_bare(nodes[0]):
         raise QueryError(f"{_not_one(text, table)}; it holds more than a condition")
     lower = {name.lower() for name in columns}
     for name in _columns(nodes[0]["select_list"], table):
@@ -103,7 +103,7 @@ def _not_one(text: str, table: str) -> str:
     )
 
 
-def _is_bare(node: dict[str, Any]) -> bool:
+def is_bare(node: Mapping[str, Any]) -> bool:
     """Whether a SELECT has one expression and no further clause."""
     plain = select_nodes("SELECT (\n1\n)")[0]
     rest = {key: value for key, value in node.items() if key != "select_list"}

@@ -76,8 +76,6 @@ class RunGroup:
     """Runs that share the chosen settings."""
 
     runs: tuple[str, ...]
-    settings: Settings
-    """The chosen ones, `MISSING` where a run does not have one."""
     name: str
     """What tells it from the other groups. Hostile."""
 
@@ -106,7 +104,7 @@ def grouped(
     told = _telling(keys, chosen)
     is_each = all(len(of) == 1 for of in members.values())
     return [
-        RunGroup(runs=tuple(of), settings=here, name=of[0] if is_each else _name(here, told, of))
+        RunGroup(runs=tuple(of), name=of[0] if is_each else _name(here, told, of))
         for (_, of), here in zip(ordered, chosen, strict=True)
     ]
 

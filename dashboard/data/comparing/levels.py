@@ -242,14 +242,9 @@ def mean_bands(values_RS: FloatArray64) -> Bands:
 
 def _moments(values_RS: FloatArray64) -> tuple[FloatArray64, FloatArray64, NDArray[np.int64]]:
     """Mean and variance over runs, NaN without a value; how many runs have one."""
-    is_there = np.isfinite(values_RS)
-    num = is_there.sum(axis=0)
-    values = np.where(is_there, values_RS, 0.0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = values.sum(axis=0) / np.where(num > 0, num, np.nan)
-        squares = (np.where(is_there, values_RS - mean, 0.0) ** 2).sum(axis=0)
-        variance = squares / np.where(num > 1, num - 1, np.nan)
-    return mean, np.nan_to_num(variance), num
+    values = np.ma.masked_invalid(values_RS)
+    mean, variance = values.mean(axis=0), values.var(axis=0, ddof=1)
+    return mean.filled(np.nan), variance.filled(0.0), values.count(axis=0)
 
 
 def _t(num: NDArray[np.int64]) -> FloatArray64:
@@ -289,36 +284,38 @@ def gap_words(gap: Gap) -> str:
     """How far a group is from the baseline, and whether they can be told apart."""
     if math.isnan(gap.difference.value):
         return "not measured in both"
-    difference = _difference_words(gap)
+    return f"{_standing(gap)}: {_difference_words(gap)}"
+
+
+def _standing(gap: Gap) -> str:
+    """How a group stands to the baseline: both were measured."""
     if not gap.has_interval:
-        return f"too few values to tell: {difference}"
+        return "too few values to tell"
     if not gap.is_apart:
-        return f"cannot be told apart: {difference}"
-    side = "higher" if gap.difference.value > 0 else "lower"
-    return f"{side}: {difference}{_ratio_words(gap.ratio)}"
+        return "cannot be told apart"
+    return "higher" if gap.difference.value > 0 else "lower"
 
 
 def _difference_words(gap: Gap) -> str:
-    return _estimate_words(gap.difference, metric(gap.key).unit, is_difference=True)
-
-
-def _ratio_words(ratio: Estimate | None) -> str:
+    """The difference, and the ratio of groups that can be told apart."""
+    words = _estimate_words(gap.difference, metric(gap.key).unit, is_difference=True)
+    ratio = gap.ratio if gap.is_apart else None
     if ratio is None or not ratio.low <= ratio.high:
-        return ""
-    return f"; {ratio.value:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
+        return words
+    return f"{words}; {ratio.value:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def _pair_words(name: str, gap: Gap, baseline: str) -> str:
     """How a group stands to the baseline, in a sentence."""
     if math.isnan(gap.difference.value):
         return f"It was not measured in both {name} and {baseline}."
-    difference = _difference_words(gap)
     if not gap.has_interval:
-        return f"There are too few values to tell {name} from {baseline}: {difference}."
-    if not gap.is_apart:
-        return f"{name} and {baseline} cannot be told apart: {difference}."
-    side = "higher" if gap.difference.value > 0 else "lower"
-    return f"{name} is {side} than {baseline}: {difference}{_ratio_words(gap.ratio)}."
+        sentence = f"There are too few values to tell {name} from {baseline}"
+    elif not gap.is_apart:
+        sentence = f"{name} and {baseline} cannot be told apart"
+    else:
+        sentence = f"{name} is {_standing(gap)} than {baseline}"
+    return f"{sentence}: {_difference_words(gap)}."
 
 
 def count_words(level: Level) -> str:
@@ -343,15 +340,11 @@ def summary(key: str, levels: Mapping[str, Level], gaps: Mapping[str, Gap], base
     if len(gaps) == 1:
         (other,) = gaps
         return f"{first} {_pair_words(other, gaps[other], baseline)}"
-    apart = [name for name, gap in gaps.items() if gap.is_apart]
-    alike = [name for name, gap in gaps.items() if gap.has_interval and not gap.is_apart]
+    standings = [_standing(gap) for gap in gaps.values()]
     counts = []
-    for side, of in (
-        ("higher", [name for name in apart if gaps[name].difference.value > 0]),
-        ("lower", [name for name in apart if gaps[name].difference.value < 0]),
-    ):
-        if of:
-            counts.append(f"{counted(len(of), 'group')} {'is' if len(of) == 1 else 'are'} {side}")
-    if alike:
-        counts.append(f"{counted(len(alike), 'group')} cannot be told apart from it")
+    for side in ("higher", "lower"):
+        if num := standings.count(side):
+            counts.append(f"{counted(num, 'group')} {'is' if num == 1 else 'are'} {side}")
+    if num := standings.count("cannot be told apart"):
+        counts.append(f"{counted(num, 'group')} cannot be told apart from it")
     return first + (f" Against {baseline}: {', '.join(counts)}." if counts else "")

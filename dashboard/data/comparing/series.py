@@ -20,7 +20,7 @@ from echoscope.store.reader import RunReader
 from echoscope.store.records import FloatArray64
 
 from .. import queries
-from ..curves import AS_STEPS, FIXED_TASKS, Axis, AxisKind, Curve, smoothed, step_axis, tasks_key
+from ..curves import AS_STEPS, FIXED_TASKS, Axis, AxisKind, Curve, smoothed, tasks_key
 from .groups import RunGroup
 from .levels import NUM_STRETCHES, RunLevel, Trials, mean_bands, share_bands
 
@@ -95,24 +95,22 @@ def mean_curve(
         tables: run -> what `bucketed` gave.
         axes: run -> where its steps lie; a point lies at the mean over the runs that have it.
     """
-    rows = {run: tables[run][tables[run]["key"] == key] for run in group.runs}
-    buckets = np.unique(np.concatenate([of["bucket"].to_numpy(np.int64) for of in rows.values()]))
-    values_RS = np.full((len(rows), len(buckets)), np.nan)
-    points_S = np.zeros(len(buckets))
-    for values_S, of in zip(values_RS, rows.values(), strict=True):
-        columns = np.searchsorted(buckets, of["bucket"].to_numpy(np.int64))
-        values_S[columns] = of["value"].to_numpy(np.float64)
-        points_S[columns] += of["num_points"].to_numpy(np.float64)
+    table = pd.concat({run: tables[run] for run in group.runs}, names=["run"]).reset_index("run")
+    rows = table[table["key"] == key]
+    values = rows.pivot(index="run", columns="bucket", values="value").reindex([*group.runs])
+    buckets: NDArray[np.int64] = values.columns.to_numpy(np.int64)
+    values_RS = values.to_numpy(np.float64)
+    points_S = rows.groupby("bucket")["num_points"].sum().to_numpy(np.float64)
     span = width * (buckets[-1] - buckets[0] + 1) if len(buckets) else 0
-    is_line = not key.startswith(FIXED_TASKS) and 2 * points_S.sum() >= span * len(rows)
+    is_line = not key.startswith(FIXED_TASKS) and 2 * points_S.sum() >= span * len(group.runs)
     if smooth and is_line:
         values_RS = np.array([smoothed(values_S, smooth) for values_S in values_RS])
     if metric(key).unit == SHARE and not ((values_RS < 0) | (values_RS > 1)).any():
-        trials = _curve_trials(key, [tables[run] for run in group.runs], buckets, points_S)
+        trials = _curve_trials(key, table, buckets, points_S)
         mean, low, high, num = share_bands(values_RS, trials)
     else:
         mean, low, high, num = mean_bands(values_RS)
-    steps = buckets * width + (width - 1) / 2
+    steps = np.asarray(buckets * width + (width - 1) / 2, np.float64)
     return MeanCurve(
         key=key,
         name=group.name,
@@ -123,19 +121,17 @@ def mean_curve(
         high=high if np.isfinite(high).any() else None,
         color=color,
         num_runs=num,
-        of_runs=len(rows),
+        of_runs=len(group.runs),
         is_line=is_line,
     )
 
 
 def _curve_trials(
-    key: str, tables: Sequence[pd.DataFrame], buckets: NDArray[np.int64], points_S: FloatArray64
+    key: str, table: pd.DataFrame, buckets: NDArray[np.int64], points_S: FloatArray64
 ) -> Trials:
     counted_by = _EPISODES if key == SUCCESS else tasks_key(key)
-    num_S = np.zeros(len(buckets))
-    for table in tables:
-        of = table[table["key"] == counted_by].set_index("bucket")["value"]
-        num_S += of.reindex(buckets).fillna(0.0).to_numpy(np.float64)
+    sums = table[table["key"] == counted_by].groupby("bucket")["value"].sum()
+    num_S = sums.reindex(buckets, fill_value=0.0).to_numpy(np.float64)
     is_known = bool(counted_by) and bool((num_S > 0).all())
     return Trials(num=num_S if is_known else points_S, is_known=is_known)
 
@@ -144,17 +140,9 @@ def _positions(
     steps: FloatArray64, axes: Sequence[Axis], values_RS: FloatArray64
 ) -> NDArray[np.int64]:
     """Where the points lie; never backwards, when a run ends before the others."""
-    at_RS = np.where(np.isfinite(values_RS), np.array([axis.at(steps) for axis in axes]), np.nan)
-    sums, num = np.nansum(at_RS, axis=0), np.isfinite(at_RS).sum(axis=0)
-    means: NDArray[np.int64] = (
-        np.maximum.accumulate(sums / np.maximum(num, 1)) if len(sums) else sums
-    )
+    at_RS = np.ma.masked_array([axis.at(steps) for axis in axes], ~np.isfinite(values_RS))
+    means: NDArray[np.int64] = np.maximum.accumulate(at_RS.mean(axis=0).filled(0.0))
     return means
-
-
-def axis_of(run_id: str, kind: AxisKind) -> Axis:
-    """Where the steps of a run lie."""
-    return step_axis(queries.step_table(run_id), kind)
 
 
 def drawn_axis(axes: Mapping[str, Axis], kind: AxisKind) -> Axis:
@@ -184,17 +172,10 @@ def run_level(
     inside = table[(steps >= first) & (steps <= last)]
     rows = inside[inside["key"] == key]
     values, points = (rows[name].to_numpy(np.float64) for name in ("value", "num_points"))
-    stretch_of_row = (
-        (rows["bucket"].to_numpy(np.int64) * width - first) * NUM_STRETCHES // (last - first + 1)
-    )
-    stretches = [
-        float(
-            values[stretch_of_row == n]
-            @ points[stretch_of_row == n]
-            / points[stretch_of_row == n].sum()
-        )
-        for n in np.unique(stretch_of_row)
-    ]
+    first_steps = rows["bucket"].to_numpy(np.int64) * width
+    stretch_of_row = (first_steps - first) * NUM_STRETCHES // (last - first + 1)
+    sums, counts = (np.bincount(stretch_of_row, of) for of in (values * points, points))
+    stretches = sums[counts > 0] / counts[counts > 0]
     num_points = int(points.sum())
     tasks = inside.loc[inside["key"] == tasks_key(key), "value"] if tasks_key(key) else None
     episodes = inside.loc[inside["key"] == _EPISODES, "value"] if key == SUCCESS else None
@@ -202,7 +183,7 @@ def run_level(
         run=run_id,
         seed=seed,
         played=played,
-        stretches=tuple(stretches),
+        stretches=tuple(stretches.tolist()),
         mean=float(values @ points / num_points) if num_points else math.nan,
         num_points=num_points,
         num_episodes=0 if episodes is None else int(episodes.sum()),

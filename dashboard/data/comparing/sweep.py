@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from echoscope.store.records import FloatArray64
 from echoscope.text.amounts import counted
 
 from .groups import MISSING, Settings, in_order
@@ -111,13 +109,8 @@ def importances(
                 random_state=repeat,
             )
             rises_2K += permutation.importances_mean * len(unseen) / len(runs) / spread
-    return _summed_up(sets, rises_R2K[:, : len(sets)], rises_R2K[:, len(sets) :])
-
-
-def _summed_up(
-    sets: Sequence[tuple[str, ...]], rises_RK: FloatArray64, of_copies_RK: FloatArray64
-) -> list[Importance]:
-    is_above_RK: NDArray[np.bool_] = rises_RK > of_copies_RK.max(axis=1, keepdims=True)
+    rises_RK, of_copies_RK = np.split(rises_R2K, 2, axis=1)
+    is_above_RK = rises_RK > of_copies_RK.max(axis=1, keepdims=True)
     out = [
         Importance(
             settings=of,
@@ -131,24 +124,19 @@ def _summed_up(
     return sorted(out, key=lambda each: -each.value)
 
 
-def too_few(num_runs: int) -> str:
-    """Why nothing is said of so few runs; empty where there are enough."""
-    if num_runs >= LEAST_RUNS:
-        return ""
-    return (
-        f"Too few runs to tell which settings matter: {counted(num_runs, 'run')}, "
-        f"at least {LEAST_RUNS} are needed."
-    )
-
-
-def too_many(num_settings: int) -> str:
-    """Why nothing is said of so many settings; empty where they are few enough."""
-    if num_settings <= MAX_SETTINGS:
-        return ""
-    return (
-        f"{num_settings} settings differ, so these runs are no sweep: at most {MAX_SETTINGS} are "
-        "weighed against each other."
-    )
+def why_unknown(num_runs: int, num_settings: int) -> str:
+    """Why nothing is said of so few runs or so many settings; empty where it can be."""
+    if num_runs < LEAST_RUNS:
+        return (
+            f"Too few runs to tell which settings matter: {counted(num_runs, 'run')}, "
+            f"at least {LEAST_RUNS} are needed."
+        )
+    if num_settings > MAX_SETTINGS:
+        return (
+            f"{num_settings} settings differ, so these runs are no sweep: at most {MAX_SETTINGS} "
+            "are weighed against each other."
+        )
+    return ""
 
 
 def importance_words(found: Sequence[Importance]) -> str:

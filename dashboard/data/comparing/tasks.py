@@ -11,8 +11,7 @@ import pandas as pd
 
 from echoscope.diagnostics.measure.rates import wilson_interval
 
-from ...labels import value_words
-from ...words import NONE
+from ...labels import interval_words, value_words
 
 _EVALUATED = re.compile(r"eval/(?P<tag>.+)/(?P<name>[^/]+)")
 _NOT_THE_TASK = ("tag", "groups", "group_size")
@@ -42,17 +41,15 @@ def last_evaluations(metrics: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def _evaluated(row: Mapping[str, Any]) -> dict[str, Any]:
     key = "eval/all/success_rate"
-    ends = [row.get(f"success_rate_{end}") for end in ("low", "high")]
-    if None in ends and row.get("num_tasks"):
-        ends = [float(end) for end in wilson_interval(row["success_rate"], row["num_tasks"])]
+    low, high = row.get("success_rate_low"), row.get("success_rate_high")
+    if (low is None or high is None) and row.get("num_tasks"):
+        low, high = map(float, wilson_interval(row["success_rate"], row["num_tasks"]))
     return {
         "tasks": row["tag"],
         "run": row["run"],
         "step": int(row["step"]),
         "success": value_words(key, row["success_rate"]),
-        "95 % interval": NONE
-        if None in ends
-        else " to ".join(value_words(key, end) for end in ends if end is not None),
+        "95 % interval": interval_words(key, None if low is None or high is None else (low, high)),
         "number of tasks": row.get("num_tasks"),
     }
 

@@ -119,6 +119,12 @@ class Catalogue:
     differing: tuple[str, ...]
     """Settings that have several values among the runs, those with the fewest values first."""
 
+    @property
+    def other_settings(self) -> list[str]:
+        """Those that do not differ."""
+        differing = set(self.differing)
+        return [name for name in self.settings if name not in differing]
+
     def column(self, name: str) -> Column:
         """The column of a name, which may be short.
 
@@ -144,20 +150,19 @@ class Catalogue:
         """Of every column, in the order of a menu: of runs, settings that differ, metrics, all."""
         bests = [f"best({key})" for key in self.metrics if metric(key).good in ("up", "down")]
         recents = [f"recent({'success' if key == SUCCESS else key})" for key in self.metrics]
-        settings = [name for name in self.settings if name not in self.differing]
-        return [*OF_EVERY_RUN, *self.differing, *self.metrics, *bests, *recents, *settings]
+        numbers = [*self.metrics, *bests, *recents]
+        return [*OF_EVERY_RUN, *self.differing, *numbers, *self.other_settings]
 
-    def near(self, name: str, most: int = 3) -> list[str]:
-        """Names that may be meant by one that does not exist."""
+    def near(self, name: str) -> list[str]:
+        """Names that may be meant by one that does not exist, three at most."""
         every = [*OF_EVERY_RUN, *self.settings, *self.metrics]
         by_end: dict[str, list[str]] = {}
         for full in every:
             by_end.setdefault(_end(full).lower(), []).append(full)
-        close = difflib.get_close_matches(name.lower(), [*by_end], n=most, cutoff=0.6)
-        whole = difflib.get_close_matches(name, every, n=most, cutoff=0.6)
-        return list(dict.fromkeys([*whole, *(full for end in close for full in by_end[end])]))[
-            :most
-        ]
+        close = difflib.get_close_matches(name.lower(), [*by_end], n=3, cutoff=0.6)
+        whole = difflib.get_close_matches(name, every, n=3, cutoff=0.6)
+        near = [*whole, *(full for end in close for full in by_end[end])]
+        return list(dict.fromkeys(near))[:3]
 
     def _number(self, stat: str, of: str) -> Column:
         key = of if of in self.metrics else self._full_name(of, only_metrics=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ import duckdb
 import pyarrow as pa
 
 from echoscope.store.errors import QueryError
-from echoscope.store.query.check import empty_database, one_line, select_nodes
+from echoscope.store.query.check import dicts, empty_database, one_line, select_nodes
+from echoscope.store.query.condition import is_bare
 
 from ...page.problems import Problem
 from .columns import STATS, Column
@@ -47,10 +48,12 @@ FUNCTIONS = _words(
 )
 """What a condition may call."""
 _TOKEN = re.compile(
-    r"""
+    rf"""
     (?P<text>'(?:[^']|'')*') | (?P<quoted>"(?:[^"]|"")*")
     | (?P<share>\d+(?:\.\d+)?\s*%(?=\s*(?:$|\)|and\b|or\b)))
     | (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)
+    | (?P<stat>{"|".join(STATS)})\s*\(\s*(?:"(?P<quoted_of>[^"]+)"|(?P<of>[\w./:@-]+))\s*\)
+    | (?P<function>[^\W\d][\w./:@-]*)(?=\s*\()
     | (?P<word>[^\W\d][\w./:@-]*)
     | (?P<other>.)
     """,
@@ -107,39 +110,19 @@ def parsed_condition(text: str, resolve: Resolve) -> Condition:
 
 def _tokens(text: str, columns: dict[str, tuple[str, Column]], resolve: Resolve) -> Iterator[str]:
     """The condition anew, with names as `c0`, `c1`, ..."""
-    matches = list(_TOKEN.finditer(text))
-    skip_until = 0
-    for number, match in enumerate(matches):
-        token, kind = match[0], match.lastgroup
-        if match.start() < skip_until:
-            continue
-        if kind == "share":
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if match["share"]:
             yield str(float(token.rstrip("% \t\n")) / 100)
-        elif kind == "quoted":
+        elif match["quoted"]:
             yield _alias(token[1:-1].replace('""', '"'), columns, resolve)
-        elif kind == "word" and token.lower() not in _KEYWORDS:
-            is_called = _next_sign(matches, number) == "("
-            call = _stat_call(text, match) if is_called and token.lower() in STATS else None
-            if call is not None:
-                name, skip_until = call
-                yield _alias(f"{token.lower()}({name})", columns, resolve)
-            else:
-                yield token if is_called else _alias(token, columns, resolve)
+        elif match["stat"]:
+            of = match["quoted_of"] or match["of"]
+            yield _alias(f"{match['stat'].lower()}({of})", columns, resolve)
+        elif match["word"] and token.lower() not in _KEYWORDS:
+            yield _alias(token, columns, resolve)
         else:
             yield token
-
-
-def _next_sign(matches: Sequence[re.Match[str]], number: int) -> str:
-    return next((m[0] for m in matches[number + 1 :] if not m[0].isspace()), "")
-
-
-_ARGUMENT = re.compile(r"\s*\(\s*(?:\"(?P<quoted>[^\"]+)\"|(?P<word>[\w./:@-]+))\s*\)")
-
-
-def _stat_call(text: str, name: re.Match[str]) -> tuple[str, int] | None:
-    """`best(policy/entropy)`: the metric, and where the call ends."""
-    argument = _ARGUMENT.match(text, name.end())
-    return None if argument is None else (argument["quoted"] or argument["word"], argument.end())
 
 
 def _alias(name: str, columns: dict[str, tuple[str, Column]], resolve: Resolve) -> str:
@@ -156,18 +139,11 @@ def _alias(name: str, columns: dict[str, tuple[str, Column]], resolve: Resolve) 
     return columns[column.name][0]
 
 
-def _check(node: Any, aliases: set[str]) -> None:
+def _check(node: Mapping[str, Any], aliases: set[str]) -> None:
     """Refuse whatever is not on the lists."""
-    plain = select_nodes("SELECT (\n1\n)")[0]
-    if {**node, "select_list": None} != {**plain, "select_list": None}:
+    if not is_bare(node):
         raise Problem("a filter is one condition, without further clauses, such as: lr > 1e-6")
-    waiting = [*node["select_list"]]
-    while waiting:
-        entry = waiting.pop()
-        if isinstance(entry, list):
-            waiting += entry
-        if not isinstance(entry, dict):
-            continue
+    for entry in dicts(node["select_list"]):
         kind = entry.get("class")
         if kind == "FUNCTION":
             _require(
@@ -179,7 +155,6 @@ def _check(node: Any, aliases: set[str]) -> None:
             _require(kind in _CLASSES, str(kind))
         if kind == "COLUMN_REF" and set(entry["column_names"]) - aliases:
             raise Problem("a filter reads the columns of the table of runs and nothing else")
-        waiting += [value for name, value in entry.items() if name != "value"]
 
 
 def _require(is_allowed: bool, what: str) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from functools import partial
 
 import pandas as pd
 
@@ -14,57 +12,39 @@ from echoscope.store.reader import open_run
 
 from ...page.problems import Problem
 from .. import queries
+from ..cache import AnswerCache
 from ..comparing.series import bucket_means
 from ..curves import tasks_key
 from .columns import EVALUATED
-from .facts import Facts, Mark, Urgency, mark_of
+from .facts import Facts, Urgency, mark_of
 from .table import evaluation_key
 
 MAX_POINTS = 400
 """Of one curve: more steps are means of equal ranges."""
-MAX_KEPT = 4_000
-"""Curves."""
 MAX_READ = 1_000
 """Runs of all groups of a chart together; more would be read for a minute."""
+_curves = AnswerCache(max_entries=4_000)
 
 
-@dataclass(slots=True)
-class CurveStore:
-    """The curves that pages asked for. May be used from several threads."""
+def latest_means(known: Facts, row: RunRow, key: str, width: int) -> pd.DataFrame | None:
+    """What `bucket_means` gave of a run last; None where it is still to be read."""
+    request, mark = (row.path, key, width), mark_of(row)
+    kept = _curves.latest(request)
+    if kept is None or kept.position != mark:
+        read = partial(_curves.get, request, mark, partial(_read, known, row, key, width))
+        known.submit(Urgency.CURVE, ("curve", *request), read)
+    means: pd.DataFrame | None = kept.value if kept else None
+    return means
 
-    _kept: OrderedDict[tuple[str, str, int], tuple[Mark, pd.DataFrame]] = field(
-        default_factory=OrderedDict
-    )
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def means(self, known: Facts, row: RunRow, key: str, width: int) -> pd.DataFrame | None:
-        """What `bucket_means` gave of a run last; None where it is still to be read."""
-        with self._lock:
-            cached = self._kept.get((row.run_id, key, width))
-        if cached is None or cached[0] != mark_of(row):
-            known.submit(
-                Urgency.CURVE,
-                ("curve", row.run_id, key, width),
-                self._reading(known, row, key, width),
-            )
-        return cached[1] if cached else None
-
-    def _reading(self, known: Facts, row: RunRow, key: str, width: int) -> Callable[[], None]:
-        def read() -> None:
-            facts = known.of(row)
-            stored = key
-            if key == EVALUATED and facts is not None and facts.metrics is not None:
-                stored = evaluation_key(facts.metrics.keys)
-            means = read_means(row, stored, width)
-            names = {stored: key, tasks_key(stored): tasks_key(key)}
-            means = means.assign(key=means["key"].replace(names))
-            with self._lock:
-                self._kept[row.run_id, key, width] = mark_of(row), means
-                self._kept.move_to_end((row.run_id, key, width))
-                while len(self._kept) > MAX_KEPT:
-                    self._kept.popitem(last=False)
-
-        return read
+def _read(known: Facts, row: RunRow, key: str, width: int) -> pd.DataFrame:
+    facts = known.of(row)
+    stored = key
+    if key == EVALUATED and facts is not None and facts.metrics is not None:
+        stored = evaluation_key(facts.metrics.keys)
+    means = read_means(row, stored, width)
+    names = {stored: key, tasks_key(stored): tasks_key(key)}
+    return means.assign(key=means["key"].replace(names))
 
 
 def read_means(row: RunRow, key: str, width: int) -> pd.DataFrame:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -54,8 +55,6 @@ class RunFacts:
     metrics: RunSummary | None = None
     """None of a run that cannot be read."""
     environments: tuple[str, ...]
-    problem: str = ""
-    """Why the run could not be read; empty for one that was."""
 
     def setting(self, name: str) -> Any:
         """None where the run does not have it."""
@@ -70,12 +69,12 @@ class Standing:
     """What the verdict says of a run, in the table's words."""
 
     mark: Mark
-    state: str
+    state: str = ""
     """As `Verdict.state_words`; empty of a run that nobody can judge."""
-    regime: str
-    since: int | None
+    regime: str = ""
+    since: int | None = None
     """The step at which it began."""
-    kind: str
+    kind: str = ""
     """The rule of the most serious problem; empty for none."""
 
 
@@ -107,8 +106,6 @@ class Facts:
     _jobs: dict[Urgency, OrderedDict[tuple[Any, ...], Callable[[], None]]] = field(
         default_factory=lambda: {urgency: OrderedDict() for urgency in Urgency}
     )
-    _names: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
-    _values: dict[tuple[type, Any], Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
 
@@ -129,7 +126,7 @@ class Facts:
             if not row.is_read:
                 has_unread = True
             elif facts is None or facts.mark != mark_of(row):
-                self.submit(Urgency.FACTS, ("facts", row.run_id), self._reading(row))
+                self.submit(Urgency.FACTS, ("facts", row.run_id), partial(self._read, row))
         if has_unread:
             self.submit(Urgency.FACTS, ("rows",), _read_rows)
         return missing
@@ -158,7 +155,7 @@ class Facts:
             if not row.is_read:
                 continue  # later, when it is
             if standing is None or standing.mark != mark_of(row) or _is_judged_now(row, standing):
-                self.submit(urgency, ("standing", row.run_id), self._judging(row))
+                self.submit(urgency, ("standing", row.run_id), partial(self._judge, row))
         return missing
 
     def submit(self, urgency: Urgency, key: tuple[Any, ...], job: Callable[[], None]) -> None:
@@ -191,41 +188,16 @@ class Facts:
                         waiting.pop(key, None)
             time.sleep(REST * (time.perf_counter() - began))
 
-    def _reading(self, row: RunRow) -> Callable[[], None]:
-        def read() -> None:
-            before = self._facts.get(row.run_id)
-            facts = self._interned(read_facts(row, before))
-            self._facts[row.run_id] = facts
-            self.version += 1
+    def _read(self, row: RunRow) -> None:
+        before = self._facts.get(row.run_id)
+        self._facts[row.run_id] = read_facts(row, before)
+        self.version += 1
 
-        return read
-
-    def _judging(self, row: RunRow) -> Callable[[], None]:
-        def judge() -> None:
-            facts = self._facts.get(row.run_id)
-            is_quick = facts is not None and facts.details.has_text
-            self._standings[row.run_id] = judged(row, is_quick or row.origin is Origin.IMPORTED)
-            self.num_judged += 1
-
-        return judge
-
-    def _interned(self, facts: RunFacts) -> RunFacts:
-        """The same, of parts that runs share: a root has few names, and few values of most."""
-        metrics = facts.metrics
-        if metrics is not None:
-            metrics = replace(metrics, keys=self._names.setdefault(metrics.keys, metrics.keys))
-        names = facts.setting_names
-        return replace(
-            facts,
-            setting_names=self._names.setdefault(names, names),
-            setting_values=tuple(self._shared(value) for value in facts.setting_values),
-            metrics=metrics,
-        )
-
-    def _shared(self, value: Any) -> Any:
-        if isinstance(value, str | float | int):
-            return self._values.setdefault((type(value), value), value)
-        return value
+    def _judge(self, row: RunRow) -> None:
+        facts = self._facts.get(row.run_id)
+        is_quick = facts is not None and facts.details.has_text
+        self._standings[row.run_id] = judged(row, is_quick or row.origin is Origin.IMPORTED)
+        self.num_judged += 1
 
 
 def _read_rows() -> None:
@@ -247,20 +219,26 @@ def read_facts(row: RunRow, before: RunFacts | None = None) -> RunFacts:
         index = RunIndex(row.path)
         settings = flat(dict(json.loads(index.run["config"])))
         names = tuple(sys.intern(name) for name in list(settings)[:MAX_SETTINGS])
+        metrics = summary_of(index, packed)
         return RunFacts(
             mark=mark_of(row),
             details=details_of(row, index),
-            setting_names=names,
-            setting_values=tuple(settings[name] for name in names),
-            metrics=summary_of(index, packed),
+            setting_names=_shared(names),
+            setting_values=tuple(
+                _shared(value) if isinstance(value := settings[name], str | float | int) else value
+                for name in names
+            ),
+            metrics=replace(metrics, keys=_shared(metrics.keys)),
             environments=row.environments or _environments(row, index),
         )
-    except (StoreError, OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        return RunFacts(
-            mark=mark_of(row),
-            environments=row.environments,
-            problem=" ".join(str(error).split())[:300],
-        )
+    except (StoreError, OSError, ValueError, KeyError, TypeError, pa.ArrowException):
+        return RunFacts(mark=mark_of(row), environments=row.environments)
+
+
+@lru_cache(maxsize=None, typed=True)
+def _shared(value: Any) -> Any:
+    """The same object for equal values: runs have few names, and few values of most of them."""
+    return value
 
 
 def _environments(row: RunRow, index: RunIndex) -> tuple[str, ...]:
@@ -288,16 +266,14 @@ def judged(row: RunRow, is_quick: bool) -> Standing:
             run it is said only if a page had it judged.
     """
     mark = mark_of(row)
-    try:
-        verdict = (
-            queries.verdict(row.run_id, wait_s=WAIT_S)
-            if is_quick
-            else queries.known_verdict(row.run_id)
-        )
-    except Problem:
-        verdict = None
+    verdict = None
+    with suppress(Problem):  # the page of the run says what it is
+        if is_quick:
+            verdict = queries.verdict(row.run_id, wait_s=WAIT_S)
+        else:
+            verdict = queries.known_verdict(row.run_id)
     if verdict is None:
-        return Standing(mark=mark, state="", regime="", since=None, kind="")
+        return Standing(mark=mark)
     return Standing(
         mark=mark,
         state=verdict.state_words,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -149,9 +150,7 @@ def _digits(value: float, width: float) -> str:
 def common_words(column: Column, values: Sequence[Any]) -> str:
     """What the runs of a group say: their value, or how many say what."""
     value_texts = [value_words(column, value) for value in values]
-    counts: dict[str, int] = {}
-    for word in value_texts:
-        counts[word] = counts.get(word, 0) + 1
+    counts = Counter(value_texts)
     if len(counts) == 1:
         return value_texts[0]
     ranked = sorted(counts.items(), key=lambda item: (not item[0], -item[1], item[0]))

@@ -1,6 +1,6 @@
 """All runs of a root as a table: any setting, any metric, filtered, sorted, grouped; then a page.
 
-table = runs_table(facts, rows)
+table = root_runs().table(rows)
 hits = table.filtered("lr > 1e-6 and success < 50 %")
 ordered = table.sorted(hits, "-success")
 """
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -33,7 +31,7 @@ from ..comparing.groups import settings_of
 from ..curves import tasks_key
 from .columns import EVALUATED, OF_EVERY_RUN, Catalogue, Column
 from .condition import holds, is_condition, parsed_condition
-from .facts import Facts, RunFacts, Standing
+from .facts import RunFacts, Standing
 
 MAX_VALUES = 60
 """A setting with more values than this among the runs is no setting that a sweep varies."""
@@ -42,8 +40,6 @@ _NOT_VARIED = ("recorded", "controls", "tags", "evaluation")
 Values = Sequence[Any]
 OF_VERDICTS = frozenset({"verdict", "since", "problem"})
 """Columns that need a verdict."""
-KEPT_S = 10.0
-"""For so long ages and the word for how a live run stands are used again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -130,7 +126,7 @@ class RunsTable:
 
     def _read(self, column: Column) -> tuple[Column, Values]:
         if column.source == "setting":
-            values, kind = typed([_setting(facts, column.name) for facts in self.facts])
+            values, kind = typed([facts and facts.setting(column.name) for facts in self.facts])
             return replace(column, kind=kind), values
         if column.source == "metric":
             return column, [
@@ -227,19 +223,15 @@ def _as_number(value: Any) -> float | None:
 
 def sort_keys(values: Values, *, is_falling: bool) -> list[tuple[bool, Any]]:
     """What rows are sorted by: values that are missing, or no numbers, last both ways."""
-    numbers = [v for v in values if isinstance(v, int | float)]
-    if numbers or all(v is None for v in values):
-        sign = -1 if is_falling else 1
-        return [
-            (False, sign * v) if isinstance(v, int | float) and v == v else (True, 0.0)
-            for v in values
-        ]
     if any(isinstance(v, datetime) for v in values):
-        sign = -1 if is_falling else 1
-        return [(v is None, 0.0 if v is None else sign * v.timestamp()) for v in values]
-    order = {text: n for n, text in enumerate(sorted({str(v) for v in values if v}))}
+        values = [v and v.timestamp() for v in values]
+    elif not any(isinstance(v, int | float) for v in values):
+        order = {text: n for n, text in enumerate(sorted({str(v) for v in values if v}))}
+        values = [order[str(v)] if v else None for v in values]
     sign = -1 if is_falling else 1
-    return [(not v, sign * order.get(str(v), 0)) for v in values]
+    return [
+        (False, sign * v) if isinstance(v, int | float) and v == v else (True, 0.0) for v in values
+    ]
 
 
 def _arrow(column: Column, values: Values) -> pa.Array:
@@ -250,10 +242,6 @@ def _arrow(column: Column, values: Values) -> pa.Array:
         ]
         return pa.array(texts, pa.string())
     return pa.array(values, kinds[column.kind])
-
-
-def _setting(facts: RunFacts | None, name: str) -> Any:
-    return None if facts is None else facts.setting(name)
 
 
 def _status(row: RunRow, facts: RunFacts | None, standing: Standing | None, now: float) -> str:
@@ -355,35 +343,3 @@ def catalogue_of(facts: Sequence[RunFacts | None]) -> Catalogue:
 
 def _hashable(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else setting_words(value)
-
-
-@dataclass(slots=True)
-class Tables:
-    """The table of a root, made anew where a run has moved or was read."""
-
-    _made: tuple[Any, int, RunsTable] | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def of(self, known: Facts, rows: Sequence[RunRow]) -> RunsTable:
-        now = time.time()
-        mark = (known.version, len(rows), hash(tuple(rows)), int(now / KEPT_S))
-        num_judged = known.num_judged
-        with self._lock:
-            made = self._made
-            is_same = made is not None and made[0] == mark
-            if made is not None and is_same and made[1] == num_judged:
-                return made[2]
-            standings = [known.standing(row) for row in rows]
-            if made is not None and is_same:
-                table = made[2].judged(standings)
-            else:
-                facts = [known.of(row) for row in rows]
-                table = RunsTable(
-                    rows=rows,
-                    facts=facts,
-                    standings=standings,
-                    now=now,
-                    catalogue=catalogue_of(facts),
-                )
-            self._made = mark, num_judged, table
-            return table

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -109,14 +110,10 @@ def _notes(rows: Sequence[RunRow]) -> None:
                 changes = note_changes(
                     row, shared, tags, note if only_row or note else None, is_pinned
                 )
-                if changes and not ui.noting(_noter(row, changes)):
+                if changes and not ui.noting(partial(annotate, row.path, *changes)):
                     return
             queries.look_again_at_runs()
             st.rerun()
-
-
-def _noter(row: RunRow, changes: Sequence[Change]) -> Callable[[], None]:
-    return lambda: annotate(row.path, *changes)
 
 
 def note_changes(

@@ -26,6 +26,7 @@ from .. import ui
 from ..url_state import go, list_param, type_in
 from . import state
 
+_LABELS = {name: column.label for name, column in OF_EVERY_RUN.items()}
 _HELP = """
 A word or a regular expression finds runs by name, environment, algorithm, status, tags and note.
 A condition compares columns:
@@ -76,27 +77,19 @@ def _groups(table: RunsTable) -> None:
         "origin",
         "base_model",
     )
-    options = [state.SEEDS, *fixed, *table.catalogue.differing, *_others(table)]
+    catalogue = table.catalogue
+    options = [state.SEEDS, *fixed, *catalogue.differing, *catalogue.other_settings]
     _several(
         "group",
         "Group by",
         options,
         list_param("group", most=state.MAX_GROUPED),
-        labels={state.SEEDS: "all settings but the seed"} | _labels(fixed),
+        labels={state.SEEDS: "all settings but the seed"} | _LABELS,
         placeholder="No groups",
         most=state.MAX_GROUPED,
         clears=("page", "open", "hide", "solo"),
         help_text="One row for runs with equal values: mean, 95 % interval, number of runs.",
     )
-
-
-def _others(table: RunsTable) -> list[str]:
-    differing = set(table.catalogue.differing)
-    return [name for name in table.catalogue.settings if name not in differing]
-
-
-def _labels(names: Sequence[str]) -> dict[str, str]:
-    return {name: OF_EVERY_RUN[name].label for name in names}
 
 
 def _order(table: RunsTable, asked: state.Asked) -> None:
@@ -155,13 +148,12 @@ def _curves(table: RunsTable, asked: state.Asked) -> None:
 
 def _columns(table: RunsTable, asked: state.Asked) -> None:
     names = [name for name in table.catalogue.names() if name != "run"]
-    labels = {name: f"{column.label}" for name, column in OF_EVERY_RUN.items()}
     _several(
         "cols",
         "Columns",
         names,
         [name for name in asked.columns if name != "run"],
-        labels=labels,
+        labels=_LABELS,
         placeholder="The usual ones",
         most=state.MAX_COLUMNS,
         takes_new=True,

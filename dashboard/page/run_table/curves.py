@@ -3,52 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import streamlit as st
 
 from echoscope.dashboard.charts.compare import curves_spec
 from echoscope.dashboard.data.comparing.groups import RunGroup
 from echoscope.dashboard.data.comparing.series import mean_curve
 from echoscope.dashboard.data.curves import AS_STEPS, Curve, describe
-from echoscope.dashboard.data.run_table.curves import evenly, members_each, width_of
-from echoscope.dashboard.data.run_table.root import RootRuns
+from echoscope.dashboard.data.run_table.curves import evenly, latest_means, members_each, width_of
+from echoscope.dashboard.data.run_table.facts import Facts
 from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.diagnostics.catalogue import metric
 
 from ...data.run_table.columns import OF_EVERY_RUN
 from ...escaping import visible
 from ...live import figures
+from . import state
 from .table import Line
 
 HEIGHT = 340
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """How much of the curves is there."""
+def draw(
+    facts: Facts, table: RunsTable, lines: Sequence[Line], asked: state.Asked, num_matching: int
+) -> int:
+    """A chart for each metric, and of how many runs they are; how many runs are still to be read.
 
-    num_lines: int
-    num_runs: int
-    num_missing: int
-    """Runs whose curve is still to be read."""
-    most_of_group: int | None = None
-    """Runs of a group that are read, evenly chosen; None where all of them are."""
-
-
-def draw(runs: RootRuns, table: RunsTable, lines: Sequence[Line], keys: Sequence[str]) -> Drawn:
-    """A chart for each metric."""
-    drawn_lines = [line for line in lines if line.colour and line.is_drawn]
+    Args:
+        num_matching: Runs that match the filter.
+    """
+    of_page = [line for line in lines if line.colour]
+    drawn_lines = [line for line in of_page if asked.draws(line.digest)]
     most = members_each([len(line.rows) for line in drawn_lines])
     width = width_of([table.rows[n] for line in drawn_lines for n in line.rows])
     num_runs, num_missing = 0, 0
-    for key in keys:
+    for key in asked.curves:
         curves = []
         num_runs, num_missing_before = 0, num_missing
         for line in drawn_lines:
             rows = [table.rows[n] for n in evenly(line.rows, most)]
-            members = {row.run_id: runs.curves.means(runs.facts, row, key, width) for row in rows}
+            members = {row.run_id: latest_means(facts, row, key, width) for row in rows}
             num_missing += sum(means is None for means in members.values())
             measured = {
                 run: means
@@ -67,31 +63,16 @@ def draw(runs: RootRuns, table: RunsTable, lines: Sequence[Line], keys: Sequence
             is_complete=num_missing == num_missing_before,
         )
         figures.show(spec, describe(curves[:8]), key=f"runs {key}")
-    is_part = any(len(line.rows) > most for line in drawn_lines)
-    return Drawn(
-        num_lines=len(drawn_lines),
-        num_runs=num_runs,
-        num_missing=num_missing,
-        most_of_group=most if is_part else None,
-    )
-
-
-def words(drawn: Drawn, *, num_lines: int, num_matching: int, is_grouped: bool) -> str:
-    """`4 of 25 curves: 4 of 120 runs`.
-
-    Args:
-        num_lines: Runs or groups on this page of the table.
-        num_matching: Runs that match the filter.
-    """
-    if is_grouped:
-        shown = (
-            f"{drawn.num_lines} of {num_lines} groups of this page, as means with 95 % intervals"
-        )
-        text = f"Drawn: {shown}, from {drawn.num_runs:,} of {num_matching:,} runs."
-        if drawn.most_of_group is None:
-            return text
-        return f"{text} A larger group's curve is of {drawn.most_of_group} runs, evenly chosen."
-    return f"Drawn: {drawn.num_runs:,} of {num_matching:,} runs, those of this page."
+    text = f"{num_runs:,} of {num_matching:,} runs"
+    if asked.groups:
+        groups = f"{len(drawn_lines)} of {len(of_page)} groups of this page"
+        text = f"Drawn: {groups}, as means with 95 % intervals, from {text}."
+        if any(len(line.rows) > most for line in drawn_lines):
+            text += f" A larger group's curve is of {most} runs, evenly chosen."
+    else:
+        text = f"Drawn: {text}, those of this page."
+    st.caption(f"{text} {num_missing:,} more are being read." if num_missing else text)
+    return num_missing
 
 
 def _title(key: str) -> tuple[str, str]:
@@ -106,7 +87,7 @@ def _curve(line: Line, members: Mapping[str, pd.DataFrame], key: str, width: int
         if len(members) < len(line.rows):
             name = f"{name}, {len(members):,} of {len(line.rows):,} runs"
         return mean_curve(
-            RunGroup(runs=tuple(members), settings={}, name=name),
+            RunGroup(runs=tuple(members), name=name),
             key,
             members,
             dict.fromkeys(members, AS_STEPS),

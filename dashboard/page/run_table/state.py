@@ -51,6 +51,10 @@ class Asked:
     hidden: frozenset[str]
     solo: str
 
+    def draws(self, digest: str) -> bool:
+        """Whether the curve of a run or group is drawn: not hidden, and no other stands alone."""
+        return digest == self.solo if self.solo else digest not in self.hidden
+
 
 def asked(table: RunsTable) -> Asked:
     """The address, with a notice about each name in it that does not exist."""
@@ -58,11 +62,12 @@ def asked(table: RunsTable) -> Asked:
     falls, name = order.startswith("-"), order.removeprefix("-")
     ordered = _columns(table, [name])
     order = f"{'-' if falls else ''}{ordered[0].name}" if ordered else NEWEST
+    columns = list_param("cols", most=MAX_COLUMNS) or default_columns(table)
     return Asked(
         filter=text_param("filter", most=500),
         order=order,
         groups=groups_of(table, list_param("group", most=MAX_GROUPED)),
-        columns=tuple(column.name for column in _shown_columns(table)),
+        columns=tuple(column.name for column in _columns(table, columns)),
         curves=_curves(table),
         open_groups=frozenset(list_param("open", most=50)),
         hidden=frozenset(list_param("hide", most=100)),
@@ -76,11 +81,6 @@ def groups_of(table: RunsTable, names: Iterable[str]) -> tuple[str, ...]:
     for name in names:
         whole += table.catalogue.differing if name == SEEDS else [name]
     return tuple(dict.fromkeys(column.name for column in _columns(table, whole)))
-
-
-def _shown_columns(table: RunsTable) -> list[Column]:
-    chosen = list_param("cols", most=MAX_COLUMNS)
-    return _columns(table, chosen or default_columns(table))
 
 
 def default_columns(table: RunsTable) -> list[str]:
@@ -98,21 +98,18 @@ def default_columns(table: RunsTable) -> list[str]:
     return [*_ALWAYS, *filled, *settings[:_MAX_SETTINGS], "step", "history", *after]
 
 
-def default_curves(table: RunsTable) -> list[str]:
-    """The metric whose curves are shown unless somebody chooses."""
-    metrics = table.catalogue.metrics
-    return [key for key in (SUCCESS, RETURN, *metrics[:1]) if key in metrics][:1]
-
-
 def _curves(table: RunsTable) -> tuple[str, ...]:
+    """Metrics: those that somebody chose, or one."""
     if st.query_params.get("curves") == "0":
         return ()
     chosen = list_param("curve", most=MAX_CURVES)
-    known = {*table.catalogue.metrics, EVALUATED}
+    metrics = table.catalogue.metrics
+    known = {*metrics, EVALUATED}
     for key in chosen:
         if key not in known and table.num_read == len(table.rows):
             notice(f"no run has the metric {key!r}; its curves are not drawn")
-    return tuple(key for key in chosen if key in known) or tuple(default_curves(table))
+    usual = [key for key in (SUCCESS, RETURN, *metrics[:1]) if key in metrics][:1]
+    return tuple(key for key in chosen if key in known) or tuple(usual)
 
 
 def _columns(table: RunsTable, names: Sequence[str]) -> list[Column]:

@@ -65,8 +65,6 @@ class Line:
     colour: str = ""
     """Of its curve; empty for a run whose group has one."""
     is_open: bool = False
-    is_drawn: bool = True
-    """Its curve is not hidden."""
 
 
 def draw(table: RunsTable, lines: Sequence[Line], asked: state.Asked) -> str:
@@ -84,7 +82,7 @@ def draw(table: RunsTable, lines: Sequence[Line], asked: state.Asked) -> str:
     mark = state.digest_of(*(line.digest for line in lines), list(cells), state.generation())
     key = f"run_table:{mark}"
     st.dataframe(
-        _coloured(cells, lines),
+        _coloured(cells, lines, asked),
         hide_index=True,
         column_config=_config(table, columns, lines, asked, key),
         placeholder=NONE,
@@ -198,12 +196,11 @@ def _cells(
     buttons: Sequence[str],
     asked: state.Asked,
 ) -> dict[str, Any]:
-    of_curve = {
-        SWATCH: "",
-        EYE: _eye(line),
-        SOLO: _solo(line, asked) if line.colour else None,
-    }
-    cells: dict[str, Any] = {name: of_curve[name] for name in buttons}
+    of_curve = {SWATCH: ""}
+    if line.colour:
+        of_curve[EYE] = "Hide" if asked.draws(line.digest) else "Show"
+        of_curve[SOLO] = "All" if asked.solo == line.digest else "Solo"
+    cells: dict[str, Any] = {name: of_curve.get(name) for name in buttons}
     cells[NAME] = _name(line)
     for column in columns:
         values = [table.values(column.name)[n] for n in line.rows]
@@ -213,16 +210,6 @@ def _cells(
         else:
             cells[column.name] = _run_cell(table, column, line.rows[0], values[0])
     return cells
-
-
-def _eye(line: Line) -> str | None:
-    if not line.colour:
-        return None
-    return "Hide" if line.is_drawn else "Show"
-
-
-def _solo(line: Line, asked: state.Asked) -> str:
-    return "All" if asked.solo == line.digest else "Solo"
 
 
 def _name(line: Line) -> str:
@@ -290,7 +277,7 @@ def verdict_words(standing: Standing | None) -> str:
     return f"{standing.state}{since}"
 
 
-def _coloured(cells: pd.DataFrame, lines: Sequence[Line]) -> Any:
+def _coloured(cells: pd.DataFrame, lines: Sequence[Line], asked: state.Asked) -> Any:
     """The swatches in the colours of the curves, verdict and status in their own."""
     is_dark = st.context.theme.type == "dark"
     tones: Mapping[str, Colour] = {**theme.STATE_TONES, **STATUS_COLOURS}
@@ -312,7 +299,7 @@ def _coloured(cells: pd.DataFrame, lines: Sequence[Line]) -> Any:
             style = style.map(tone, subset=[name])
     if SWATCH in cells:
         colours = [
-            f"background-color: {line.colour}" if line.is_drawn and line.colour else ""
+            f"background-color: {line.colour}" if line.colour and asked.draws(line.digest) else ""
             for line in lines
         ]
         style = style.apply(lambda _: colours, subset=[SWATCH], axis=0)

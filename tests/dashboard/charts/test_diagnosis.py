@@ -32,7 +32,6 @@ def path() -> RegimePath:
         ),
         entropy_border=0.5,
         dependence_border=0.2,
-        is_from_text=False,
     )
 
 

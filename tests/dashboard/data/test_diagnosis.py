@@ -16,7 +16,6 @@ from echoscope.dashboard.data.diagnosis import (
     gradient_table,
     group_grid,
     regime_path,
-    thin,
 )
 from echoscope.diagnostics.measure.text.report import read_record
 from echoscope.diagnostics.measure.text.templates import Template
@@ -49,7 +48,6 @@ def test_the_path_holds_every_measurement_with_its_interval_and_regime() -> None
     assert path.points["regime"].tolist() == ["undetermined", "diverse"]
     assert path.points["dependence_low"].tolist() == pytest.approx([0.7, 0.7])
     assert (path.entropy_border, path.dependence_border) == (0.5, 0.2)
-    assert not path.is_from_text
 
 
 def test_text_and_cross_scores_are_never_on_one_path() -> None:
@@ -57,9 +55,7 @@ def test_text_and_cross_scores_are_never_on_one_path() -> None:
     path = regime_path(long({1: text, 2: scored(2.0, 0.8) | text, 3: text}))
     assert path is not None
     assert path.points["step"].tolist() == [2]
-    only_text = regime_path(long({1: text, 2: text}))
-    assert only_text is not None
-    assert only_text.is_from_text
+    assert regime_path(long({1: text, 2: text})) is not None
 
 
 def test_without_a_measurement_there_is_no_path() -> None:
@@ -135,15 +131,6 @@ def test_groups_without_rewards_stand_by_their_success() -> None:
     grid = group_grid(groups)
     assert grid[["group_index", "kind"]].to_numpy().tolist() == [[1, "hopeless"], [0, "mixed"]]
     assert group_grid(pd.DataFrame()).empty, "a run without trajectories"
-
-
-@given(st.integers(1, 300), st.integers(2, 50))
-def test_thinning_keeps_both_ends(count: int, most: int) -> None:
-    kept = thin(range(count), most)
-    assert len(kept) <= max(most, 1)
-    assert kept[0] == 0
-    assert kept[-1] == count - 1
-    assert kept == sorted(set(kept))
 
 
 def test_gradients_are_a_row_per_term_and_bucket() -> None:

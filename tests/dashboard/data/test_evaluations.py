@@ -148,7 +148,7 @@ def test_evaluations_are_found_among_trainings(tmp_path: Path, serve_root: Serve
         "4 of 10",
         False,
     )
-    assert stored.groups()[0].rows[0].here.table.success.value == 0.75
+    assert grouped(stored.played)[0].rows[0].here.table.success.value == 0.75
 
 
 def test_what_is_played_counts_before_its_step_is_finished(
@@ -222,4 +222,4 @@ def test_an_evaluation_that_cannot_be_read_is_named(
     monkeypatch.setattr(evaluations, "stored_outcomes", broken)
     stored = read(tmp_path, serve_root)
     assert stored.unreadable == {"a": "its files are damaged"}
-    assert stored.groups() == []
+    assert grouped(stored.played) == []

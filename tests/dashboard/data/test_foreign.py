@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from browsing import until
 from rollout_import import import_run
 
 from echoscope.dashboard.data import foreign
@@ -25,8 +26,16 @@ def put(root: Path, *names: str) -> None:
 def look(root: Path, given: tuple[Path, ...] = ()) -> dict[str, Source]:
     listed = RunList(root)
     listed.rows()
-    found = Sources(root, given).look(listed.others)
+    found = looked(Sources(root, given), *listed.others)
     return {source.path.name: source for source in found}
+
+
+def looked(sources: Sources, *names: str) -> tuple[Source, ...]:
+    """What the next look sees, which is waited for."""
+    sources._next = 0.0  # it is time
+    sources.known(names)
+    until(lambda: sources._next > 0.0, "look at the files")
+    return sources._seen
 
 
 def test_a_look_says_what_each_folder_and_file_is(tmp_path: Path) -> None:
@@ -105,12 +114,12 @@ def test_files_are_read_again_only_when_they_changed(
 
     monkeypatch.setattr(foreign, "_read", counting)
     sources = Sources(tmp_path)
-    before = sources.look(["messages"])[0]
-    sources.look(["messages"])
+    before = looked(sources, "messages")[0]
+    looked(sources, "messages")
     assert len(read) == 1
     with (tmp_path / "messages" / "chat.jsonl").open("a") as file:
         file.write("{}\n")
-    after = sources.look(["messages"])[0]
+    after = looked(sources, "messages")[0]
     assert (len(read), after.num_bytes > before.num_bytes) == (2, True)
 
 
@@ -129,7 +138,7 @@ def test_a_page_never_waits_for_a_look(tmp_path: Path) -> None:
     sources = Sources(tmp_path)
     assert sources.known(["messages"]) == ()
     deadline = time.monotonic() + 20
-    while not sources.has_looked and time.monotonic() < deadline:
+    while not sources._next and time.monotonic() < deadline:
         time.sleep(0.01)
     assert [source.has_rollouts for source in sources.known(["messages"])] == [True]
 

@@ -99,11 +99,11 @@ def test_the_cache_stays_within_its_bounds() -> None:
     cache = AnswerCache(max_entries=3, max_bytes=100_000)
     for number in range(10):
         cache.get(number, 0, lambda: "small")
-    assert len(cache._entries) == 3
+    assert len(cache._answers) == 3
     big = pd.DataFrame({"x": np.zeros(10_000)})  # 80 kB: two do not fit
     cache.get("one", 0, lambda: big)
     cache.get("two", 0, lambda: big)
-    assert list(cache._entries) == ["two"]
+    assert list(cache._answers) == ["two"]
     assert cache.num_bytes < 100_000
 
 

@@ -18,7 +18,10 @@ TENSORBOARD = Path(__file__).parent / "fixtures" / "tensorboard_runs"
 
 
 def source_of(root: Path, name: str) -> Source:
-    return Sources(root).look([name])[0]
+    sources = Sources(root)
+    sources.known([name])
+    until(lambda: bool(sources._seen), "look at the files")
+    return sources._seen[0]
 
 
 def ended(begun: importing.Import) -> importing.ImportReport:

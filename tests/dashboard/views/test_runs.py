@@ -23,7 +23,7 @@ from echoscope.dashboard.data.run_table.facts import Standing
 from echoscope.dashboard.data.run_table.groups import grouped, ordered
 from echoscope.dashboard.data.run_table.root import root_runs
 from echoscope.dashboard.data.run_table.saved_views import save_view
-from echoscope.dashboard.page.run_table import curves, state
+from echoscope.dashboard.page.run_table import state
 from echoscope.dashboard.page.run_table.actions import note_changes
 from echoscope.dashboard.page.run_table.table import verdict_words
 from echoscope.diagnostics.tools.importing import import_path
@@ -78,7 +78,7 @@ def test_many_runs_come_in_pages(tmp_path: Path, open_page: OpenPage) -> None:
 
 def looked_at(page: AppTest) -> AppTest:
     """The page once the files below the root were looked at, beside it."""
-    until(lambda: queries._sources().has_looked, "look at the files")
+    until(lambda: queries._sources()._next > 0, "look at the files")
     return page.run()
 
 
@@ -159,11 +159,21 @@ def test_curves_of_one_page_have_colours_of_their_own(tmp_path: Path, open_page:
     assert len(set(colours_of_curves(page))) == 17
 
 
-def test_a_page_says_of_how_many_runs_its_curves_are() -> None:
+def test_a_page_says_of_how_many_runs_its_curves_are(tmp_path: Path, open_page: OpenPage) -> None:
     """4 of 30 curves were drawn, and nothing said so."""
-    drawn = curves.Drawn(num_lines=25, num_runs=4, num_missing=0)
-    said = curves.words(drawn, num_lines=25, num_matching=1_030, is_grouped=False)
-    assert said == "Drawn: 4 of 1,030 runs, those of this page."
+    for number in range(30):
+        make_run(tmp_path / f"run-{number:02d}", 1)
+    page = open_page("runs", tmp_path)
+
+    def says(words: str) -> bool:
+        return any(one.value == words for one in page.run().caption)
+
+    until(lambda: says("Drawn: 25 of 30 runs, those of this page."), "curves of the page")
+    page.query_params["group"] = "algo"
+    of_groups = (
+        "Drawn: 1 of 1 groups of this page, as means with 95 % intervals, from 30 of 30 runs."
+    )
+    until(lambda: says(of_groups), "curves of the group")
 
 
 def test_groups_and_sorting_are_over_the_runs_of_all_pages(

@@ -16,12 +16,12 @@ from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.comparing import series
 from echoscope.dashboard.data.comparing.groups import RunGroup
 from echoscope.dashboard.data.comparing.series import (
-    axis_of,
     bucketed,
     drawn_axis,
     mean_curve,
     run_level,
 )
+from echoscope.dashboard.data.curves import step_axis
 from echoscope.diagnostics.metric_entry import ENTROPY, SUCCESS
 
 EVALUATED = "eval/lake/success_rate"
@@ -43,10 +43,10 @@ def runs(tmp_path: Path, serve_root: Callable[..., None]) -> tuple[str, ...]:
 
 def test_a_curve_is_the_mean_of_the_runs_that_have_a_step(runs: tuple[str, ...]) -> None:
     drawn = mean_curve(
-        RunGroup(runs=runs, settings={}, name="both"),
+        RunGroup(runs=runs, name="both"),
         ENTROPY,
         {run: bucketed(run, [ENTROPY], 1) for run in runs},
-        {run: axis_of(run, "step") for run in runs},
+        {run: step_axis(queries.step_table(run)) for run in runs},
         width=1,
         smooth=0.0,
         color="red",
@@ -90,10 +90,10 @@ def test_the_same_tasks_count_once_however_often_they_are_played() -> None:
 
 def test_points_never_go_backwards_when_a_quick_run_outlives_a_slow_one() -> None:
     steps = pd.DataFrame({"step": [0, 1, 2], "wall_time": [0.0, 100.0, 200.0], "step_s": [0.0] * 3})
-    slow = series.step_axis(steps.head(2), "time")
-    quick = series.step_axis(steps.assign(wall_time=[0.0, 1.0, 2.0]), "time")
+    slow = step_axis(steps.head(2), "time")
+    quick = step_axis(steps.assign(wall_time=[0.0, 1.0, 2.0]), "time")
     drawn = mean_curve(
-        RunGroup(runs=("slow", "quick"), settings={}, name="both"),
+        RunGroup(runs=("slow", "quick"), name="both"),
         ENTROPY,
         {
             "slow": table((ENTROPY, 0, 1.0), (ENTROPY, 1, 1.0)),
@@ -111,9 +111,9 @@ def test_points_never_go_backwards_when_a_quick_run_outlives_a_slow_one() -> Non
 
 def test_evaluations_are_points_and_are_never_smoothed() -> None:
     rows = table(*((EVALUATED, n, n / 10) for n in range(5)))
-    axis = series.step_axis(pd.DataFrame({"step": [0], "wall_time": [0.0], "step_s": [1.0]}))
+    axis = step_axis(pd.DataFrame({"step": [0], "wall_time": [0.0], "step_s": [1.0]}))
     drawn = mean_curve(
-        RunGroup(runs=("a",), settings={}, name="a"),
+        RunGroup(runs=("a",), name="a"),
         EVALUATED,
         {"a": rows},
         {"a": replace(axis)},

@@ -11,10 +11,11 @@ import pytest
 from echoscope.dashboard.data.comparing import sweep
 from echoscope.dashboard.data.comparing.sweep import (
     LEAST_RUNS,
+    MAX_SETTINGS,
     Importance,
     importance_words,
     importances,
-    too_few,
+    why_unknown,
 )
 
 NAMES = ("lr", "kl", "clip")
@@ -70,8 +71,13 @@ def test_from_so_many_runs_on_what_decides_half_of_the_spread_is_found() -> None
 
 
 def test_fewer_runs_are_said_to_be_too_few() -> None:
-    assert too_few(LEAST_RUNS) == ""
-    assert too_few(5).startswith("Too few runs to tell which settings matter: 5 runs, at least")
+    assert why_unknown(LEAST_RUNS, MAX_SETTINGS) == ""
+    assert why_unknown(LEAST_RUNS, MAX_SETTINGS + 1).startswith(
+        f"{MAX_SETTINGS + 1} settings differ"
+    )
+    assert why_unknown(5, 2).startswith(
+        "Too few runs to tell which settings matter: 5 runs, at least"
+    )
 
 
 def test_nothing_is_said_of_runs_that_are_all_equal_or_have_no_value() -> None:

@@ -31,7 +31,7 @@ def means(key: str, values: dict[int, float], num_tasks: float | None = None) ->
 def band_of(key: str, *members: pd.DataFrame) -> MeanCurve:
     runs = {f"run {n}": table for n, table in enumerate(members)}
     return mean_curve(
-        RunGroup(runs=tuple(runs), settings={}, name="all"),
+        RunGroup(runs=tuple(runs), name="all"),
         key,
         runs,
         dict.fromkeys(runs, AS_STEPS),

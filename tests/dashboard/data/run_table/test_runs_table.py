@@ -12,7 +12,8 @@ from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.run_table.condition import is_condition
 from echoscope.dashboard.data.run_table.facts import Facts
 from echoscope.dashboard.data.run_table.groups import common_words, estimate_words, grouped, ordered
-from echoscope.dashboard.data.run_table.table import RunsTable, Tables
+from echoscope.dashboard.data.run_table.root import RootRuns
+from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.web.settings import DashboardSettings, configure
 
@@ -45,7 +46,7 @@ def table_of(root: Path) -> RunsTable:
     configure(DashboardSettings(root=root))
     known, rows = Facts(), queries.runs()
     assert known.wait(rows, 60.0) == 0
-    return Tables().of(known, rows)
+    return RootRuns(facts=known).table(rows)
 
 
 def test_of_a_run_that_was_never_read_only_the_folder_is_known(tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_of_a_run_that_was_never_read_only_the_folder_is_known(tmp_path: Path) -
     queries.forget()
     known, rows = Facts(), queries.runs(most=0)
     assert known.want(rows) == 1  # and has it read
-    table = Tables().of(Facts(), rows)
+    table = RootRuns().table(rows)
     assert table.values("run") == ["one"]
     assert table.values("history") == [[]]
     for name in ("status", "env", "algo", "step", "duration_h", "tags", "success"):

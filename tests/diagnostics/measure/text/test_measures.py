@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from echoscope.diagnostics.measure.text.measures import text_metrics
 from echoscope.diagnostics.measure.text.report import METRICS
-from echoscope.diagnostics.measure.text.sample import draw
+from echoscope.diagnostics.measure.text.sample import draw, evenly
 from echoscope.store.records import RolloutBatch
 
 NAMES = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel"]
@@ -22,6 +22,14 @@ NAMES = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel
 
 def report(trajectories):
     return text_metrics(trajectories, np.random.default_rng(0))
+
+
+@given(st.integers(1, 300), st.integers(2, 50))
+def test_steps_that_are_chosen_evenly_keep_both_ends(count, most):
+    kept = evenly(range(count), most)
+    assert len(kept) <= most
+    assert (kept[0], kept[-1]) == (0, count - 1)
+    assert kept == sorted(set(kept))
 
 
 def test_every_metric_is_a_number_or_has_a_reason():
