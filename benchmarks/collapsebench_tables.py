@@ -22,18 +22,16 @@ from echoscope.diagnostics.bench.harness import LabelledRun, load_curves
 from echoscope.diagnostics.bench.report import (
     REPORT_SEED,
     BenchReport,
-    cures_set,
     made_set,
+    recorded_set,
     report,
-    small_set,
-    truth_set,
 )
 from echoscope.diagnostics.bench.tables import Grid, number
 from echoscope.diagnostics.judge.calibration import Count
 
 SETS = {"made": "synthetic runs", "small": "recorded runs", "public": "public runs"}
 """Marker in the page and name in `calibration.py` -> name of the set."""
-FURTHER = {"cures": cures_set, "truth": truth_set}
+FURTHER = ("cures", "truth")
 """Marker in the page -> parts that confidences are not counted on."""
 TITLES = {
     **{name: runs.removesuffix(" runs") for name, runs in SETS.items()},
@@ -132,11 +130,11 @@ def main() -> None:
     page = args.doc.read_text(encoding="utf-8")
     sets = {
         "made": made_set(range(REPORT_SEED, REPORT_SEED + args.seeds)),
-        "small": small_set(),
+        "small": recorded_set("small"),
         "public": load_curves(args.curves) if args.curves else [],
     }
     reports = {name: report(name, runs) for name, runs in sets.items() if runs}
-    further = {name: report(name, load()) for name, load in FURTHER.items()}
+    further = {name: report(name, recorded_set(name)) for name in FURTHER}
     for name, found in (reports | further).items():
         page = replaced(page, name, summary(found))
     for name, found in reports.items():

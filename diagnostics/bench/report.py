@@ -10,23 +10,27 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..judge.alarms import RULE_ORDER
 from ..judge.calibration import Calm, Count
 from ..judge.courses.channels import CHANNELS, ChannelSpec
-from ..read.metrics_file import read_metrics
 from .baselines import BaselineResult, baselines, measure
 from .cures.kinds import HERE as CURES
 from .detectors.entry import Alert
-from .harness import KINDS, SMALL_RUNS, LabelledRun, labelled, load_curves
+from .harness import KINDS, SMALL_RUNS, LabelledRun, load_curves
 from .judging import Judged, Said, calibrated, counted_by_kinds, judge, said_with_less
-from .labelling import outcome_of
 from .scores import Call, Scores, score
 from .synthetic_runs import COLLAPSES, HEALTHY, make
 
 SCORED_RULES = tuple(rule for rule in RULE_ORDER if rule != "STALE_ENGINE")
 """No labelled run says which version of the weights sampled it, so none can be called stale."""
-TRUTH_RUNS = SMALL_RUNS / "truth"
+RECORDED: dict[str, Path] = {
+    "small": SMALL_RUNS,
+    "cures": CURES / "curves",
+    "truth": SMALL_RUNS / "truth",
+}
+"""Part -> the folder of its curves and labels."""
 REPORT_SEED = 2000
 """Synthetic runs with seeds below this one were used while rules were written."""
 TARGET_DETECTION = 0.95
@@ -104,22 +108,10 @@ def made_set(seeds: Sequence[int]) -> list[LabelledRun]:
     return [make(kind, seed) for kind in (*COLLAPSES, *HEALTHY) for seed in seeds]
 
 
-def small_set() -> list[LabelledRun]:
-    """The recorded small runs; none where they were not installed."""
-    return load_curves(SMALL_RUNS) if (SMALL_RUNS / "labels.json").is_file() else []
-
-
-def cures_set() -> list[LabelledRun]:
-    """The untreated runs of CureBench whose curves are kept, labelled by what became of them."""
-    folder = CURES / "curves"
-    names = [str(path.relative_to(folder).with_suffix("")) for path in folder.glob("*/*.csv")]
-    outcomes = {name: outcome_of(read_metrics(folder / f"{name}.csv")) for name in sorted(names)}
-    return [labelled(folder, name, outcome.to_json()) for name, outcome in outcomes.items()]
-
-
-def truth_set() -> list[LabelledRun]:
-    """A run of each family of the truth table, with known true means; none if not installed."""
-    return load_curves(TRUTH_RUNS) if (TRUTH_RUNS / "labels.json").is_file() else []
+def recorded_set(part: str) -> list[LabelledRun]:
+    """The recorded runs of a part; none where they were not installed."""
+    folder = RECORDED[part]
+    return load_curves(folder) if (folder / "labels.json").is_file() else []
 
 
 def report(
