@@ -40,7 +40,6 @@ from echoscope.diagnostics.bench.cures.results import Results
 from echoscope.diagnostics.bench.cures.tables import (
     BUILT,
     NOT_RUN,
-    advice_file,
     missing_words,
     tables,
 )
@@ -240,6 +239,28 @@ def judge_again(tasks: Sequence[Task], records: Records, runs: Path) -> None:
         if piece != untreated:
             records.add(piece)
             print(f"{subject.name} seed {task.seed}: checkpoint {piece.checkpoint}, {piece.advice}")
+
+
+def advice_file(results: Results) -> str:
+    """`measured.toml`: the counts that `judge/advice/measured.py` reads."""
+    lines = [
+        "# Made by `make cures-tables` from diagnostics/bench/cures/records; do not edit.",
+        "# Runs with this first alarm that held with the treatment, and with the better control.",
+    ]
+    for row in results.measured():
+        lines += [
+            "",
+            "[[treatments]]",
+            f'symptom = "{row.symptom}"',
+            f'treatment = "{row.treatment.name}"',
+            f"held = {row.rate.held}",
+            f"of = {row.rate.of}",
+            f"control_held = {row.control.held}",
+            f"control_of = {row.control.of}",
+        ]
+        if row.twin_change is not None:
+            lines += [f"twin_change = {row.twin_change:.3f}", f"twin_runs = {row.twin_runs}"]
+    return "\n".join(lines) + "\n"
 
 
 def write_labels(curves: Path) -> None:

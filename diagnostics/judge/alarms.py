@@ -33,7 +33,6 @@ from .courses.changes import Channel
 from .courses.channels import (
     CHANNELS,
     OUTCOMES,
-    SOURCES,
     SPECS,
     ChannelSpec,
     OutcomeSpec,
@@ -571,20 +570,6 @@ def blindness(keys: Iterable[str], config: AlarmConfig | None = None) -> list[Bl
             needed = logged_keys(names)
             out.append(Blindness(rule=rule.name, wanted=needed, is_blind=is_blind))
     return out
-
-
-def rules_reading(key: str) -> list[str]:
-    """The alarm rules that judge or confirm by a metric, in their usual order.
-
-    >>> rules_reading("rollout/action_valid_frac")[0]
-    'FORMAT_COLLAPSE'
-    """
-    sources = {
-        key,
-        *(made for made, stored in SOURCES.items() if {key, f"{key}_high"} & set(stored)),
-    }
-    channels = {spec.name for spec in SPECS if sources & set(spec.keys)}
-    return [rule.name for rule in ALL_RULES if channels & {*rule.needs, *rule.confirms}]
 
 
 def _can_confirm(seen: set[str], rule: Rule) -> bool:

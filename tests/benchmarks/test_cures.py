@@ -18,7 +18,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from cures.__main__ import CURVES, missing, wanted, write_labels
+from cures.__main__ import CURVES, advice_file, missing, wanted, write_labels
 
 from echoscope.diagnostics.bench.cures.kinds import FURTHER, kinds, setup_of, twins
 from echoscope.diagnostics.bench.cures.records import Piece, Records, has_collapsed
@@ -26,7 +26,6 @@ from echoscope.diagnostics.bench.cures.results import Results
 from echoscope.diagnostics.bench.cures.tables import (
     BUILT,
     NOT_RUN,
-    advice_file,
     missing_words,
     tables,
 )

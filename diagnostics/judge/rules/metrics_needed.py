@@ -7,7 +7,6 @@ a metric is named in words, with the columns that are read as it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...catalogue import metric
@@ -58,17 +57,6 @@ def logged_keys(channels: Iterable[str]) -> tuple[str, ...]:
         made_of = _LOGGED.get(key) or SOURCES.get(key, (key,))[:1]
         keys.update(dict.fromkeys(pattern.replace("/*/", f"/{TAG}/") for pattern in made_of))
     return tuple(keys)
-
-
-def in_table(keys: Sequence[str]) -> str:
-    """Keys as a table of the docs has them: the families of reasoning are one entry.
-
-    >>> in_table(["info/first_turn/x", "info/all_turns/x", "text/y"])
-    '`info/FAMILY/x`, `text/y`'
-    """
-    families = (re.sub(r"^info/(?:first_turn|all_turns)/", "info/FAMILY/", key) for key in keys)
-    named = (re.sub(r"^gradient/\w+/", "gradient/TERM/", key) for key in families)
-    return ", ".join(f"`{key}`" for key in dict.fromkeys(named))
 
 
 def wanting_words(keys: Sequence[str], trainer: str) -> str:
