@@ -340,21 +340,21 @@ class AlarmEngine:
     @property
     def run_state(self) -> RunState:
         """What the open alarms mean, now."""
-        worst = max((SEVERITY_RANK[alarm.severity] for alarm in self._open.values()), default=0)
+        severities = self._severities
         if self.view().is_recovering:
             return RunState.RECOVERING
-        if worst == SEVERITY_RANK[AlarmSeverity.CRITICAL]:
+        if AlarmSeverity.CRITICAL in severities:
             lost = self.view().is_success_lost
             return RunState.COLLAPSED if lost else RunState.COLLAPSING
         if "NOT_LEARNING" in self._open:
             return RunState.NOT_LEARNING
-        if worst == SEVERITY_RANK[AlarmSeverity.WARNING]:
+        if AlarmSeverity.WARNING in severities:
             return RunState.WATCH
         return RunState.CONVERGED if CONVERGED in self._open else RunState.HEALTHY
 
     @property
-    def _is_critical(self) -> bool:
-        return any(alarm.severity is AlarmSeverity.CRITICAL for alarm in self._open.values())
+    def _severities(self) -> set[AlarmSeverity]:
+        return {alarm.severity for alarm in self._open.values()}
 
     def causes(self) -> list[Cause]:
         """Causes of what is open, those that the run shows first; none where nothing differs."""
@@ -404,7 +404,7 @@ class AlarmEngine:
     def _apply(self, rule: Rule, view: View, exemplars: Exemplars | None) -> list[Alarm]:
         """What a rule raises, worsens or clears at this step."""
         finding = rule.judge(view)
-        if rule.name == CONVERGED and self._is_critical:
+        if rule.name == CONVERGED and AlarmSeverity.CRITICAL in self._severities:
             finding = None  # what collapses beside it is no way to converge
         alarm = self._open.get(rule.name)
         if finding is None:

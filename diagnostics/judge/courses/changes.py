@@ -71,10 +71,6 @@ class Channel(Course):
             self._measure(past)
             self._decide(step)
 
-    def restart(self) -> None:
-        """Forget everything: a better source of the same thing came, or one more of them."""
-        Channel.__init__(self, spec=self.spec)
-
     def _measure(self, past: Past) -> None:
         """How far the level is from the baseline.
 

@@ -188,23 +188,22 @@ def at_distance(spec: ChannelSpec, distance: float) -> ChannelSpec:
     return replace(spec, raise_at=min(distance, LARGEST_SHARE) if spec.is_share else distance)
 
 
+_RETRIEVALS: Mapping[str, str] = {"info/first_turn": "@1", "info/all_turns": "@1", "text": ""}
+"""How the metrics of a retrieval begin, and end where they are of the first guess."""
 SOURCES: Mapping[str, tuple[str, ...]] = {
     **{
-        f"info/{family}/{name}": tuple(f"info/{family}/{source}" for source in sources)
-        for family in ("first_turn", "all_turns")
-        for name, sources in (
-            ("dependence_high", ("mutual_information_high", "num_prompts")),
-            (
-                "retrieval_margin",
-                ("retrieval_accuracy@1", "retrieval_chance@1", "retrieval_p_value"),
-            ),
+        f"info/{family}/dependence_high": (
+            f"info/{family}/mutual_information_high",
+            f"info/{family}/num_prompts",
         )
+        for family in ("first_turn", "all_turns")
     },
-    "text/retrieval_margin": (
-        "text/retrieval_accuracy",
-        "text/retrieval_chance",
-        "text/retrieval_p_value",
-    ),
+    **{
+        f"{prefix}/retrieval_margin": tuple(
+            f"{prefix}/retrieval_{name}" for name in (f"accuracy{top}", f"chance{top}", "p_value")
+        )
+        for prefix, top in _RETRIEVALS.items()
+    },
     "policy/mismatch_ratio_gap": ("policy/mismatch_ratio_mean",),
     "rollout/uncorrected_staleness": ("rollout/staleness_mean", "off_policy/weight_mean"),
     "gradient/regulariser_ratio": tuple(
@@ -223,16 +222,14 @@ def derived(values: Mapping[str, float]) -> dict[str, float]:
         if num_prompts > 1:
             high = values.get(f"{prefix}/mutual_information_high", math.nan)
             out[f"{prefix}/dependence_high"] = min(max(high / math.log(num_prompts), 0.0), 1.0)
-        out[f"{prefix}/retrieval_margin"] = _above_chance(
-            values.get(f"{prefix}/retrieval_accuracy@1", math.nan),
-            values.get(f"{prefix}/retrieval_chance@1", math.nan),
-            values.get(f"{prefix}/retrieval_p_value", math.nan),
+    for prefix, top in _RETRIEVALS.items():
+        accuracy, chance, p_value = (
+            values.get(f"{prefix}/retrieval_{name}", math.nan)
+            for name in (f"accuracy{top}", f"chance{top}", "p_value")
         )
-    out["text/retrieval_margin"] = _above_chance(
-        values.get("text/retrieval_accuracy", math.nan),
-        values.get("text/retrieval_chance", math.nan),
-        values.get("text/retrieval_p_value", math.nan),
-    )
+        # 0 where a permutation test cannot tell it from chance.
+        is_chance = p_value > NOT_ABOVE_CHANCE
+        out[f"{prefix}/retrieval_margin"] = 0.0 if is_chance else accuracy - chance
     if "reward/zero_std_frac" not in values:
         out["reward/zero_std_frac"] = values.get("reward/solved_frac", math.nan) + values.get(
             "reward/hopeless_frac", math.nan
@@ -252,11 +249,6 @@ def derived(values: Mapping[str, float]) -> dict[str, float]:
         skipped = values.get("optim/num_skipped", 0.0) > 0
         out["optim/non_finite"] = float(broken or skipped)
     return {key: value for key, value in out.items() if math.isfinite(value)}
-
-
-def _above_chance(accuracy: float, chance: float, p_value: float) -> float:
-    """How far retrieval is above chance; 0 where a permutation test cannot tell it from chance."""
-    return 0.0 if p_value > NOT_ABOVE_CHANCE else accuracy - chance
 
 
 def known_keys() -> list[str]:

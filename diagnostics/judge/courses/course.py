@@ -217,7 +217,7 @@ class Course:
 
     def restart(self) -> None:
         """Forget everything: a better source of the same thing came, or one more of them."""
-        Course.__init__(self, spec=self.spec)
+        type(self).__init__(self, spec=self.spec)
 
     @property
     def key(self) -> str:

@@ -240,9 +240,13 @@ class Outcome:
     @property
     def base(self) -> float:
         """Of a return: the level that its gain started from."""
-        rows = [stretch for mode, stretch in self.turns.pivots if mode == "up"]
-        before = [stretch.mean for stretch in rows if stretch.start <= self.best.start]
-        return min([*before, self.high]) if before else self.high
+        return min([*(stretch.mean for stretch in self._floors), self.high])
+
+    @property
+    def _floors(self) -> list[Stretch]:
+        """The low points that it rose from to the best that was held."""
+        rises = (stretch for mode, stretch in self.turns.pivots if mode == "up")
+        return [stretch for stretch in rises if stretch.start <= self.best.start]
 
     @property
     def sigmas_below_best(self) -> float:
@@ -356,14 +360,9 @@ class Outcome:
         return self.has_fallen and self.was_lost
 
     @property
-    def num_fallen_rows(self) -> int:
-        """Rows since what was held before the present fall."""
-        return self.count - self.turns.pivots[-1][1].stop if self.has_fallen else 0
-
-    @property
     def is_confirmed(self) -> bool:
         """The fall shows in more than one row."""
-        return self.has_fallen and self.num_fallen_rows >= 2
+        return self.has_fallen and self.count - self.turns.pivots[-1][1].stop >= 2
 
     @property
     def bottom(self) -> Stretch | None:
@@ -617,11 +616,7 @@ class Outcome:
             return min(upper / max(held, 1e-9), 1.0)
         # What it had gained is a difference of two levels, each known as well as its rows tell.
         floor = min(
-            (
-                self.series.bounds(stretch, BOUND_Z)[0]
-                for mode, stretch in self.turns.pivots
-                if mode == "up" and stretch.start <= self.best.start
-            ),
+            (self.series.bounds(stretch, BOUND_Z)[0] for stretch in self._floors),
             default=self.series.bounds(self.best, CHOSEN_Z)[0],
         )
         gain = self.series.bounds(self.best, BOUND_Z)[0] - floor
