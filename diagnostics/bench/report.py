@@ -14,7 +14,6 @@ from pathlib import Path
 
 from ..judge.alarms import RULE_ORDER
 from ..judge.calibration import Calm, Count
-from ..judge.courses.channels import CHANNELS, ChannelSpec
 from .baselines import BaselineResult, baselines, measure
 from .cures.kinds import HERE as CURES
 from .detectors.entry import Alert
@@ -118,7 +117,6 @@ def report(
     name: str,
     runs: Sequence[LabelledRun],
     *,
-    channels: Sequence[ChannelSpec] = CHANNELS,
     detectors: Mapping[str, Alert] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> BenchReport:
@@ -131,7 +129,7 @@ def report(
     results, with_less = [], []
     every = math.ceil(len(runs) / MOST_WITH_LESS)
     for n, run in enumerate(runs):
-        results.append(judge(run, channels=channels))
+        results.append(judge(run))
         if n % every == 0:
             with_less.append((run, said_with_less(run)))
         if progress is not None:

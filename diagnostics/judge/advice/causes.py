@@ -330,7 +330,7 @@ def _paying_term(names: set[str], history: History, situation: Situation) -> Cau
     )
 
 
-def _without_term(name: str, situation: Situation) -> dict[str, Any]:
+def _without_term(name: object, situation: Situation) -> dict[str, Any]:
     """Settings that take a term out of the reward; empty where the run adds none of that name."""
     terms = situation.setting("reward.shaping") or []
     indices = {term.get("name"): n for n, term in enumerate(terms) if isinstance(term, Mapping)}

@@ -124,7 +124,10 @@ def _read(group: str) -> tuple[Treatment, ...]:
 
 
 def _change(entry: Mapping[str, Any]) -> Change:
-    return Change(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()
+    }
+    return Change(**fields)
 
 
 TABLE = Path(__file__).with_name("treatments.toml")

@@ -192,18 +192,21 @@ _RETRIEVALS: Mapping[str, str] = {"info/first_turn": "@1", "info/all_turns": "@1
 """How the metrics of a retrieval begin, and end where they are of the first guess."""
 SOURCES: Mapping[str, tuple[str, ...]] = {
     **{
-        f"info/{family}/dependence_high": (
-            f"info/{family}/mutual_information_high",
-            f"info/{family}/num_prompts",
-        )
+        f"info/{family}/{name}": tuple(f"info/{family}/{source}" for source in sources)
         for family in ("first_turn", "all_turns")
-    },
-    **{
-        f"{prefix}/retrieval_margin": tuple(
-            f"{prefix}/retrieval_{name}" for name in (f"accuracy{top}", f"chance{top}", "p_value")
+        for name, sources in (
+            ("dependence_high", ("mutual_information_high", "num_prompts")),
+            (
+                "retrieval_margin",
+                ("retrieval_accuracy@1", "retrieval_chance@1", "retrieval_p_value"),
+            ),
         )
-        for prefix, top in _RETRIEVALS.items()
     },
+    "text/retrieval_margin": (
+        "text/retrieval_accuracy",
+        "text/retrieval_chance",
+        "text/retrieval_p_value",
+    ),
     "policy/mismatch_ratio_gap": ("policy/mismatch_ratio_mean",),
     "rollout/uncorrected_staleness": ("rollout/staleness_mean", "off_policy/weight_mean"),
     "gradient/regulariser_ratio": tuple(

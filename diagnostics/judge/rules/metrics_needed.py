@@ -39,7 +39,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     "policy/ref_kl": {"verl": "actor/kl_loss", "trl": "kl"},
 }
 """Metric -> trainer -> the column of its that is read as the metric."""
-_TRAINERS = {"verl": "verl", "trl": "TRL"}
+TRAINERS = {"verl": "verl", "trl": "TRL"}
+"""Whose names a file has -> how sentences call that trainer."""
 _OF_ROLLOUTS = ("text/", "info/")
 _USUAL = ("rollout/action_valid_frac", "rollout/success_rate")
 """What most trainers of agents log, in one column or another."""
@@ -123,4 +124,4 @@ def _columns(key: str, trainer: str) -> str:
     columns = COLUMNS.get(key, {})
     if trainer:
         columns = {trainer: columns[trainer]} if trainer in columns else {}
-    return ", ".join(f"`{name}` of {_TRAINERS[of]}" for of, name in columns.items())
+    return ", ".join(f"`{name}` of {TRAINERS[of]}" for of, name in columns.items())
