@@ -27,12 +27,15 @@ from echoscope.diagnostics.bench.report import (
     report,
 )
 from echoscope.diagnostics.bench.tables import Grid, number
-from echoscope.diagnostics.judge.calibration import Count
+from echoscope.diagnostics.judge.calibration import CALMS, KINDS, TABLE, Count
 
 SETS = {"made": "synthetic runs", "small": "recorded runs", "public": "public runs"}
 """Marker in the page and name in `calibration.py` -> name of the set."""
 FURTHER = ("cures", "truth")
 """Marker in the page -> parts that confidences are not counted on."""
+REAL = ("small", "public")
+REAL_FIRST = (*REAL, "made")
+LEVELS = ("high", "medium", "low")
 TITLES = {
     **{name: runs.removesuffix(" runs") for name, runs in SETS.items()},
     **{"cures": "CureBench", "truth": "simulated"},
@@ -69,11 +72,31 @@ def said_tables(reports: Mapping[str, BenchReport]) -> str:
 
 
 def _order(key: tuple[str, str]) -> tuple[bool, int]:
-    return key[0] != "healthy", ("high", "medium", "low").index(key[1])
+    return key[0] != "healthy", LEVELS.index(key[1])
 
 
 def _share(count: Count | None) -> str:
     return "" if count is None else f"{count[0]} of {count[1]:,}"
+
+
+def counts_file(reports: Mapping[str, BenchReport]) -> str:
+    """`calibration.toml`: how often verdicts were right, as `judge/calibration.py` reads it."""
+    lines = [
+        "# How often verdicts were right on labelled runs: [steps on which they were wrong, steps].",
+        "# Made by `benchmarks/collapsebench_tables.py`; `calibration.py` says what a table means.",
+    ]
+    for calm in CALMS:
+        lines += ["", f'["{calm}"]']
+        for num in range(1, len(KINDS) + 1):
+            counts = {name: reports[name].by_kinds.get((calm, num)) for name in REAL_FIRST}
+            known = [f"{name} = {list(count)}" for name, count in counts.items() if count]
+            lines += [f"{num} = {{ {', '.join(known)} }}"] if known else []
+    for what, levels in (("healthy", LEVELS), ("collapse", LEVELS[:2])):
+        lines += ["", f"[{what}]"]
+        for level in levels:
+            counts = [reports[name].calibration.get((what, level), (0, 0)) for name in REAL]
+            lines.append(f"{level} = {list(map(sum, zip(*counts, strict=True)))}")
+    return "\n".join(lines) + "\n"
 
 
 def beside(reports: Mapping[str, BenchReport]) -> str:
@@ -139,9 +162,9 @@ def main() -> None:
         page = replaced(page, name, summary(found))
     for name, found in reports.items():
         print(f"{name}: {summary(found)}")
-        print(f"{name}: for calibration.py: {found.calibration}\n{found.by_kinds}")
     if len(reports) == len(sets):
         page = replaced(page, "confidence", said_tables(reports))
+        TABLE.write_text(counts_file(reports), encoding="utf-8")
         page = replaced(page, "beside", beside(reports | further))
     if sets["public"]:
         page = replaced(page, "chance", by_chance(sets["public"], args.resample))

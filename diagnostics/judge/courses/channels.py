@@ -287,19 +287,15 @@ class OutcomeSpec(Spec):
 
 
 OUTCOMES: tuple[OutcomeSpec, ...] = (
-    OutcomeSpec(
-        name="success_probe",
-        keys=("probe/*/success_rate", "probe/success_rate"),
-        kind="rate",
-        is_fixed=True,
-        trials="num_tasks",
-    ),
-    OutcomeSpec(
-        name="success_eval",
-        keys=("eval/*/success_rate", "eval/success_rate"),
-        kind="rate",
-        is_fixed=True,
-        trials="num_tasks",
+    *(
+        OutcomeSpec(
+            name=f"success_{where}",
+            keys=(f"{where}/*/success_rate", f"{where}/success_rate"),
+            kind="rate",
+            is_fixed=True,
+            trials="num_tasks",
+        )
+        for where in ("probe", "eval")
     ),
     OutcomeSpec(
         name="success_train",

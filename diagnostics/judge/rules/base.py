@@ -91,20 +91,17 @@ class View:
     def __getitem__(self, name: str) -> Sign:
         return self.outcomes[name] if name in self.outcomes else self.channels[name]
 
-    def _these(self, names: Iterable[str]) -> list[Sign]:
-        return [self[name] for name in names]
-
     def raised(self, *names: str) -> list[Sign]:
-        return [sign for sign in self._these(names) if sign.is_raised]
+        return [sign for sign in map(self.__getitem__, names) if sign.is_raised]
 
     def leaning(self, *names: str) -> list[Sign]:
         """Raised, or at least half way there."""
-        signs = self._these(names)
+        signs = map(self.__getitem__, names)
         return [sign for sign in signs if (sign.is_raised and sign.stands_out) or sign.leans]
 
     def jumped(self, *names: str) -> list[Sign]:
         """Twice as far as it takes with the last observation alone, whatever the level says."""
-        signs = self._these(names)
+        signs = map(self.__getitem__, names)
         return [sign for sign in signs if sign.last_step == self.step and sign.jump >= DRASTIC]
 
     @property
