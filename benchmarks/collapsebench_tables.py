@@ -82,7 +82,7 @@ def _share(count: Count | None) -> str:
 def counts_file(reports: Mapping[str, BenchReport]) -> str:
     """`calibration.toml`: how often verdicts were right, as `judge/calibration.py` reads it."""
     lines = [
-        "# How often verdicts were right on labelled runs: [steps on which they were wrong, steps].",
+        "# How often verdicts were right on labelled runs: [steps on which one was wrong, steps].",
         "# Made by `benchmarks/collapsebench_tables.py`; `calibration.py` says what a table means.",
     ]
     for calm in CALMS:
