@@ -12,18 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..judge.alarms import RULE_ORDER
 from ..judge.calibration import Calm, Count
 from .baselines import BaselineResult, baselines, measure
 from .cures.kinds import HERE as CURES
 from .detectors.entry import Alert
-from .harness import KINDS, SMALL_RUNS, LabelledRun, load_curves
+from .harness import SMALL_RUNS, LabelledRun, load_curves
 from .judging import Judged, Said, calibrated, counted_by_kinds, judge, said_with_less
-from .scores import Call, Scores, score
+from .scores import Scores, score
 from .synthetic_runs import COLLAPSES, HEALTHY, make
 
-SCORED_RULES = tuple(rule for rule in RULE_ORDER if rule != "STALE_ENGINE")
-"""No labelled run says which version of the weights sampled it, so none can be called stale."""
 RECORDED: dict[str, Path] = {
     "small": SMALL_RUNS,
     "cures": CURES / "curves",
@@ -52,21 +49,6 @@ class KindScores:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleScores:
-    """One rule over a set of runs."""
-
-    rule: str
-    own: Scores | None
-    """Critical, in collapses of the kind that the rule names; None for a rule that names none."""
-    own_warned: int
-    """Collapses of that kind in which it warned in time."""
-    critical: Scores
-    """Over all runs: in any collapse, whatever its kind."""
-    warning: Scores
-    """A warning or worse, over all runs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchReport:
     """A set of runs, judged."""
 
@@ -75,7 +57,6 @@ class BenchReport:
     verdict: Scores
     num_kind_right: int
     by_label: Mapping[str, KindScores]
-    by_rule: tuple[RuleScores, ...]
     regimes: Mapping[tuple[str, str], int]
     """(regime labelled, regime named) -> runs, where the label has one."""
     kinds: Mapping[tuple[str, str], int]
@@ -172,7 +153,6 @@ def report_of(
         by_label={
             label: _of_label([r for r in results if r.run.label == label]) for label in labels
         },
-        by_rule=tuple(_of_rule(rule, results) for rule in SCORED_RULES),
         regimes=dict(regimes),
         kinds=dict(kinds),
         calibration=calibrated((r.run, r.said) for r in results),
@@ -188,17 +168,4 @@ def _of_label(results: Sequence[Judged]) -> KindScores:
         num_watched=sum(bool(result.watch.steps) for result in results),
         num_critical=sum(bool(result.critical.steps) for result in results),
         num_kind_right=sum(result.is_kind_right for result in results),
-    )
-
-
-def _of_rule(rule: str, results: Sequence[Judged]) -> RuleScores:
-    named = [r for r in results if r.run.is_collapsed and KINDS.get(r.run.label) == rule]
-    own: list[Call] = [result.rules[rule].critical for result in named]
-    warned = [result.rules[rule].warning for result in named]
-    return RuleScores(
-        rule=rule,
-        own=score(own) if own else None,
-        own_warned=sum(call.is_in_time for call in warned),
-        critical=score([result.rules[rule].critical for result in results]),
-        warning=score([result.rules[rule].warning for result in results]),
     )
