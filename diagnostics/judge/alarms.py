@@ -358,18 +358,15 @@ class AlarmEngine:
 
     def causes(self) -> list[Cause]:
         """Causes of what is open, those that the run shows first; none where nothing differs."""
-        onsets = self._onsets(self.open_alarms)
-        return causes_of(onsets, self.view(), self.history, self.situation)
+        return self._causes_of(self.open_alarms)
 
-    def _onsets(self, alarms: Sequence[OpenAlarm]) -> dict[str, tuple[int, int]]:
-        """Rule of each alarm to where what it reports may have begun.
-
-        The worst first, of equals the one that began first: nothing later caused it.
-        """
+    def _causes_of(self, alarms: Sequence[OpenAlarm]) -> list[Cause]:
+        """The worst alarm first, of equals the one that began first: nothing later caused it."""
         view = self.view()
         intervals = [(alarm, _onset_interval(alarm, view)) for alarm in alarms]
         intervals.sort(key=lambda each: (-SEVERITY_RANK[each[0].severity], each[1][::-1]))
-        return {alarm.rule: interval for alarm, interval in intervals}
+        onsets = {alarm.rule: interval for alarm, interval in intervals}
+        return causes_of(onsets, view, self.history, self.situation)
 
     def open_records(self) -> list[Alarm]:
         """The open alarms as records, the worst first."""
@@ -394,7 +391,7 @@ class AlarmEngine:
     ) -> tuple[Action, ...]:
         return advise(
             [RULES_BY_NAME[name] for name in rules],
-            causes_of(self._onsets(alarms), self.view(), self.history, self.situation),
+            self._causes_of(alarms),
             [self._record(alarm) for alarm in alarms],
             self.situation,
             is_lost=is_lost,

@@ -19,6 +19,7 @@ from echoscope.text.amounts import percent
 
 from ..rules.base import Rule
 from .causes import STEP_RULES, Cause, treatment_of
+from .differences import shown
 from .measured import LEAST_RUNS, Measured, first_shown, of_settings, tried_for
 from .situation import Situation
 from .treatments import treatment
@@ -349,19 +350,6 @@ def command_line(
     option = "" if checkpoint is None else f" --checkpoint {checkpoint}"
     settings_words = (f" {shlex.quote(f'{key}={shown(value)}')}" for key, value in settings.items())
     return f"{_COMMAND}{run} {verb}{option}{''.join(settings_words)}"
-
-
-def shown(value: Any) -> str:
-    """A value as it is typed: short, and read back as the same.
-
-    >>> shown(True), shown(1e-6), shown(0.0), shown("rloo"), shown(None)
-    ('true', '1e-06', '0', 'rloo', 'null')
-    """
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _read(rule: Rule, causes: Sequence[Cause], situation: Situation) -> Action:
