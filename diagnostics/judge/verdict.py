@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,11 +44,12 @@ from .rules.base import Sign, averaged, describe
 from .rules.reasoning import independence
 from .rules.task import disagreement
 from .verdict_text import (
+    AT_THE_END,
     NOTHING_READ,
+    OF_REPLIES,
     Onset,
-    at_the_end,
+    in_other_words,
     left_out_words,
-    of_replies,
     verdict_text,
 )
 
@@ -200,9 +202,9 @@ class Diagnosis:
             ),
         )
         if reads_whole_replies(self._keys):
-            verdict = _reworded(verdict, of_replies)
+            verdict = _reworded(verdict, OF_REPLIES)
         if self.engine.situation.has_ended:
-            verdict = replace(_reworded(verdict, at_the_end), has_ended=True)
+            verdict = replace(_reworded(verdict, AT_THE_END), has_ended=True)
         return verdict
 
     def _regime(self, open_alarms: Sequence[OpenAlarm]) -> Regime:
@@ -344,8 +346,9 @@ def reads_whole_replies(keys: Collection[str]) -> bool:
 _REASONING_KEYS = ("rollout/reasoning_closed_frac", "text/closed_reasoning_frac")
 
 
-def _reworded(verdict: Verdict, words: Callable[[str], str]) -> Verdict:
+def _reworded(verdict: Verdict, phrases: Sequence[tuple[str, str]]) -> Verdict:
     """The same verdict in other words, wherever it is said in words."""
+    words = partial(in_other_words, phrases=phrases)
     return replace(
         verdict,
         text=words(verdict.text),

@@ -122,7 +122,7 @@ def _too_little(num_rows: int, key: str, count: int, needed: int) -> str:
     return f"Too early to tell: a verdict needs {needed} steps{of}, and there {number}."
 
 
-_OF_REPLIES = (
+OF_REPLIES = (
     ("Reasoning still varies and depends on", "The replies still vary and depend on"),
     ("Reasoning varies little and still depends on", "The replies vary little and still depend on"),
     ("easoning does not depend", "eplies do not depend"),
@@ -138,34 +138,23 @@ _OF_REPLIES = (
     ("from the reasoning", "from the replies"),
     ("between prompt and reasoning", "between prompt and reply"),
 )
-
-
-def of_replies(text: str) -> str:
-    """Words about the reasoning, for replies that mark none: they are judged as a whole.
-
-    >>> of_replies("prompts identified from the reasoning, 40 points")
-    'prompts identified from the replies, 40 points'
-    >>> of_replies("40 % of the reasonings of the first turns share one template")
-    '40 % of the replies of the first turns share one template'
-    """
-    for phrase, instead in _OF_REPLIES:
-        text = text.replace(phrase, instead)
-    return text
-
-
-_AT_THE_END = (
+"""Of the reasoning, and of replies that mark none: those are judged as a whole."""
+AT_THE_END = (
     (", and still falls", ", and still fell at the end"),
     (", and still rises", ", and still rose at the end"),
 )
+"""Of what goes on, and of a run that has ended."""
 
 
-def at_the_end(text: str) -> str:
-    """Words about what goes on, of a run that has ended.
+def in_other_words(text: str, phrases: Sequence[tuple[str, str]]) -> str:
+    """A text with the first phrase of each pair exchanged for the second.
 
-    >>> at_the_end("training success: 62 % (step 4) -> 20 % (step 60), and still falls")
-    'training success: 62 % (step 4) -> 20 % (step 60), and still fell at the end'
+    >>> in_other_words("prompts identified from the reasoning, 40 points", OF_REPLIES)
+    'prompts identified from the replies, 40 points'
+    >>> in_other_words("40 % of the reasonings of the first turns share one template", OF_REPLIES)
+    '40 % of the replies of the first turns share one template'
     """
-    for phrase, instead in _AT_THE_END:
+    for phrase, instead in phrases:
         text = text.replace(phrase, instead)
     return text
 

@@ -126,19 +126,15 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     _fall("sibling_distance_down", _QUARTER, "text/sibling_distance", is_share=True, **_ESTIMATE),
     # --- dependence on the prompt
-    _fall(
-        "dependence_first",
-        _QUARTER,
-        "info/first_turn/dependence_high",
-        "info/first_turn/dependence",
-        **_VANISHING,
-    ),
-    _fall(
-        "dependence_all",
-        _QUARTER,
-        "info/all_turns/dependence_high",
-        "info/all_turns/dependence",
-        **_VANISHING,
+    *(
+        _fall(
+            f"dependence_{name}",
+            _QUARTER,
+            f"info/{family}/dependence_high",
+            f"info/{family}/dependence",
+            **_VANISHING,
+        )
+        for name, family in (("first", "first_turn"), ("all", "all_turns"))
     ),
     _fall(
         "retrieval",
