@@ -6,13 +6,12 @@
 Writes one CSV per run and `labels.json`, as `diagnostics.bench.harness.load_curves` reads them.
 Alarms do not act here, so that every run goes on to its end. What is recorded is skipped, and an
 interrupted run goes on from its last checkpoint. Labels say what became of a run and are read from
-its outcome alone, by the rules in `diagnostics/bench/labelling.py`; no alarm is asked.
+its outcome alone, by the rules in `benchmarks/labelling.py`; no alarm is asked.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
 import shutil
 import statistics
@@ -26,6 +25,7 @@ from common import markdown_table, read_options
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from labelling import outcome_of
 from rich.progress import Progress
 
 from echoscope import open_run
@@ -34,7 +34,6 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.bench import harness
-from echoscope.diagnostics.bench.labelling import outcome_of
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.table import MetricTable, table_of_run
 
@@ -46,6 +45,10 @@ TWINS: Mapping[str, str] = {
 }
 RECIPES = tuple(dict.fromkeys([*TWINS, *TWINS.values()]))
 OUT = Path(__file__).parents[1] / "diagnostics" / "bench" / "runs"
+NOTE = (
+    "Runs of the shipped policy, one recipe and seed each. Labels follow from these curves by the "
+    "rules in benchmarks/labelling.py."
+)
 
 KEPT = (
     "eval/*/success_rate",
@@ -164,15 +167,8 @@ def write_labels(out: Path) -> dict[str, Any]:
     for path in sorted(out.glob("*/seed*.csv")):
         recipe, seed = path.parent.name, int(path.stem.removeprefix("seed"))
         runs[f"{recipe}/{path.stem}"] = label(read_metrics(path), recipe, seed)
-    labels = {
-        "version": harness.VERSION,
-        "note": "Runs of the shipped policy, one recipe and seed each. Labels follow from these "
-        "curves by the rules in diagnostics/bench/labelling.py.",
-        "runs": runs,
-    }
-    text = json.dumps(labels, indent=1, allow_nan=False) + "\n"
-    (out / "labels.json").write_text(text, encoding="utf-8")
-    return labels
+    harness.write_labels(out, NOTE, runs)
+    return runs
 
 
 def table_of_labels(runs: Mapping[str, Mapping[str, Any]]) -> str:
@@ -236,7 +232,7 @@ def main() -> None:
                 raise SystemExit(f"{title}: {status}; start again to go on from its checkpoint")
             write_csv(table_of_run(open_run(run)), path)
             write_labels(arguments.out)
-    print(table_of_labels(write_labels(arguments.out)["runs"]))
+    print(table_of_labels(write_labels(arguments.out)))
 
 
 if __name__ == "__main__":

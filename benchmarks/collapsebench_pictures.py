@@ -26,7 +26,13 @@ from echoscope.diagnostics.bench.baselines import measure
 from echoscope.diagnostics.bench.detectors.entry import entries
 from echoscope.diagnostics.bench.harness import KINDS, LabelledRun, load_curves
 from echoscope.diagnostics.bench.judging import Judged
-from echoscope.diagnostics.bench.report import REPORT_SEED, BenchReport, made_set, report, small_set
+from echoscope.diagnostics.bench.report import (
+    REPORT_SEED,
+    BenchReport,
+    made_set,
+    recorded_set,
+    report,
+)
 from echoscope.diagnostics.bench.scores import Scores, score
 
 FACTORS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
@@ -252,7 +258,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     sets: dict[str, list[LabelledRun]] = {
         "synthetic runs": made_set(range(REPORT_SEED, REPORT_SEED + args.seeds)),
-        "recorded runs": small_set(),
+        "recorded runs": recorded_set("small"),
     }
     if args.curves:
         sets["public runs"] = load_curves(args.curves)

@@ -23,19 +23,20 @@ from echoscope.diagnostics.bench.harness import LabelledRun, load_curves
 from echoscope.diagnostics.bench.report import (
     REPORT_SEED,
     BenchReport,
-    cures_set,
     made_set,
+    recorded_set,
     report,
-    small_set,
-    truth_set,
 )
 from echoscope.diagnostics.bench.tables import Grid, number
-from echoscope.diagnostics.judge.calibration import Count
+from echoscope.diagnostics.judge.calibration import CALMS, KINDS, TABLE, Count
 
 SETS = {"made": "synthetic runs", "small": "recorded runs", "public": "public runs"}
 """Marker in the page and name in `calibration.py` -> name of the set."""
-FURTHER = {"cures": cures_set, "truth": truth_set}
+FURTHER = ("cures", "truth")
 """Marker in the page -> parts that confidences are not counted on."""
+REAL = ("small", "public")
+REAL_FIRST = (*REAL, "made")
+LEVELS = ("high", "medium", "low")
 TITLES = {
     **{name: runs.removesuffix(" runs") for name, runs in SETS.items()},
     **{"cures": "CureBench", "truth": "simulated"},
@@ -72,11 +73,31 @@ def said_tables(reports: Mapping[str, BenchReport]) -> str:
 
 
 def _order(key: tuple[str, str]) -> tuple[bool, int]:
-    return key[0] != "healthy", ("high", "medium", "low").index(key[1])
+    return key[0] != "healthy", LEVELS.index(key[1])
 
 
 def _share(count: Count | None) -> str:
     return "" if count is None else f"{count[0]} of {count[1]:,}"
+
+
+def counts_file(reports: Mapping[str, BenchReport]) -> str:
+    """`calibration.toml`: how often verdicts were right, as `judge/calibration.py` reads it."""
+    lines = [
+        "# How often verdicts were right on labelled runs: [steps on which one was wrong, steps].",
+        "# Made by `benchmarks/collapsebench_tables.py`; `calibration.py` says what a table means.",
+    ]
+    for calm in CALMS:
+        lines += ["", f'["{calm}"]']
+        for num in range(1, len(KINDS) + 1):
+            counts = {name: reports[name].by_kinds.get((calm, num)) for name in REAL_FIRST}
+            known = [f"{name} = {list(count)}" for name, count in counts.items() if count]
+            lines += [f"{num} = {{ {', '.join(known)} }}"] if known else []
+    for what, levels in (("healthy", LEVELS), ("collapse", LEVELS[:2])):
+        lines += ["", f"[{what}]"]
+        for level in levels:
+            counts = [reports[name].calibration.get((what, level), (0, 0)) for name in REAL]
+            lines.append(f"{level} = {list(map(sum, zip(*counts, strict=True)))}")
+    return "\n".join(lines) + "\n"
 
 
 def beside(reports: Mapping[str, BenchReport]) -> str:
@@ -121,18 +142,18 @@ def main() -> None:
     page = args.doc.read_text(encoding="utf-8")
     sets = {
         "made": made_set(range(REPORT_SEED, REPORT_SEED + args.seeds)),
-        "small": small_set(),
+        "small": recorded_set("small"),
         "public": load_curves(args.curves) if args.curves else [],
     }
     reports = {name: report(name, runs) for name, runs in sets.items() if runs}
-    further = {name: report(name, load()) for name, load in FURTHER.items()}
+    further = {name: report(name, recorded_set(name)) for name in FURTHER}
     for name, found in (reports | further).items():
         page = replaced(page, name, summary(found))
     for name, found in reports.items():
         print(f"{name}: {summary(found)}")
-        print(f"{name}: for calibration.py: {found.calibration}\n{found.by_kinds}")
     if len(reports) == len(sets):
         page = replaced(page, "confidence", said_tables(reports))
+        TABLE.write_text(counts_file(reports), encoding="utf-8")
         page = replaced(page, "beside", beside(reports | further))
     if sets["public"]:
         page = replaced(page, "chance", by_chance(sets["public"], args.resample))

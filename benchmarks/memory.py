@@ -17,6 +17,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import alone, forget_peak, memory_of, print_json, read_options

@@ -28,7 +28,7 @@ from rich.table import Table
 from tuning import MARGIN, Setting, Sweep, Tuned, split, tune
 
 from echoscope.diagnostics.bench.harness import load_curves
-from echoscope.diagnostics.bench.report import BenchReport, made_set, report_of, small_set
+from echoscope.diagnostics.bench.report import BenchReport, made_set, recorded_set, report_of
 from echoscope.diagnostics.bench.report_json import scores_json
 
 
@@ -100,7 +100,7 @@ def main() -> None:
         json=False,
     )
     started = time.process_time()
-    even, odd = split([*made_set(range(args.seeds)), *small_set()])
+    even, odd = split([*made_set(range(args.seeds)), *recorded_set("small")])
     sets = {"even seeds (tuned on)": Sweep(even), "odd seeds": Sweep(odd)}
     if args.curves:
         sets["curves of others"] = Sweep(load_curves(args.curves))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,7 +39,7 @@ class RunSet(StrEnum):
 USUAL = (RunSet.MADE, RunSet.SMALL)
 NOTES = {
     RunSet.MADE: "Synthetic runs of a known schedule: diagnostics/bench/synthetic_runs.py.",
-    RunSet.SMALL: "The shipped policy, labelled by its outcome: diagnostics/bench/labelling.py.",
+    RunSet.SMALL: "The shipped policy, labelled by its outcome: benchmarks/labelling.py.",
     RunSet.CURES: "Untreated runs of CureBench, labelled by their outcome.",
     RunSet.TRUTH: "Simulated runs with known true means: benchmarks/truth.",
 }
@@ -137,14 +137,14 @@ def cures(as_json: AsJson = False) -> None:
 def _own(parts: Sequence[RunSet], seeds: int) -> dict[str, list[LabelledRun]]:
     from echoscope.diagnostics.bench import report
 
-    first = report.REPORT_SEED
-    made: dict[RunSet, Callable[[], list[LabelledRun]]] = {
-        RunSet.MADE: lambda: report.made_set(range(first, first + seeds)),
-        RunSet.SMALL: report.small_set,
-        RunSet.CURES: report.cures_set,
-        RunSet.TRUTH: report.truth_set,
+    made_seeds = range(report.REPORT_SEED, report.REPORT_SEED + seeds)
+    sets = {
+        part.value: report.made_set(made_seeds)
+        if part is RunSet.MADE
+        else report.recorded_set(part.value)
+        for part in RunSet
+        if part in parts
     }
-    sets = {name.value: made[name]() for name in RunSet if name in parts}
     if not any(sets.values()):
         fail(f"this installation holds no runs of {', '.join(sets)}", Exit.UNREADABLE)
     return sets

@@ -1,8 +1,8 @@
 """Every metric once: its key, its unit, its name, one plain sentence, and which way is good.
 
 `metrics.toml` lists them. Charts, hover help, alarms, `--map` and the tables of
-docs/metrics-guide.md all read it from here. `judge.alarms.rules_reading` says which alarm rules
-read a metric. A key that is not listed gets a name made from the key itself.
+docs/metrics-guide.md all read it from here. A key that is not listed gets a name made from the key
+itself.
 
     >>> metric("rollout/action_valid_frac").name, metric("eval/lake/success_rate").name
     ('Valid actions', 'Success rate, lake')

@@ -84,10 +84,6 @@ INFORMATION_SHARE = 0.65
 INFORMATION, GRADIENTS = "information", "gradients"
 
 
-def _uninterrupted(check: Check) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 class Reported(Protocol):
     """A measurement that was made elsewhere."""
 
@@ -112,7 +108,7 @@ class Instruments:
     """The last step of the run."""
     is_stopping: Callable[[], bool] = lambda: False
     """Whether somebody waits for the run to stop."""
-    interrupting: Callable[[Check], AbstractContextManager[None]] = _uninterrupted
+    interrupting: Callable[[Check], AbstractContextManager[None]] = lambda check: nullcontext()
     """Within it the check is called every second or so while the policy computes."""
     on_progress: OnProgress = lambda name, done, of: None
     """0 are done to the end where nobody counts."""
@@ -324,17 +320,6 @@ class Monitor:
         speed = tokens_now / seconds if seconds > 0 and tokens_now else math.nan
         return self._purse.expected_s(name, num_tokens, speed)
 
-    def _why_later(self, now: _Step, name: str, num_tokens: int, is_urgent: bool) -> str:
-        """Why a measurement of so many tokens has to wait; empty if it need not."""
-        return self._purse.why_later(
-            self._expected_s(now, name, num_tokens),
-            now.config.budget_frac,
-            rollout_s=now.tools.rollout_s,
-            step=now.step,
-            num_steps=now.tools.num_steps,
-            is_urgent=is_urgent,
-        )
-
     @contextmanager
     def _paying(self, now: _Step, name: str, num_tokens: int, is_urgent: bool) -> Iterator[Limit]:
         """Make a measurement of so many tokens within its limits, and count its seconds.
@@ -343,13 +328,21 @@ class Monitor:
             PutOffError: it has to wait, or the run is to stop.
             CutOffError: it took far longer than expected.
         """
-        why = self._why_later(now, name, num_tokens, is_urgent)
+        expected_s = self._expected_s(now, name, num_tokens)
+        why = self._purse.why_later(
+            expected_s,
+            now.config.budget_frac,
+            rollout_s=now.tools.rollout_s,
+            step=now.step,
+            num_steps=now.tools.num_steps,
+            is_urgent=is_urgent,
+        )
         if why:
             raise PutOffError(why)
         limit = Limit(
             name=name,
             num_tokens=num_tokens,
-            expected_s=self._expected_s(now, name, num_tokens),
+            expected_s=expected_s,
             is_stopping=now.tools.is_stopping,
             on_progress=now.tools.on_progress,
             clock=self._clock,
@@ -470,10 +463,11 @@ def _no_information() -> dict[str, float]:
 def _token_information(
     information: StepInformation, trajectories: Sequence[Trajectory]
 ) -> dict[str, tuple[FloatArray, ...]]:
-    pairs = (
-        (trajectory.id, information.token_information(trajectory)) for trajectory in trajectories
-    )
-    return {identity: tokens for identity, tokens in pairs if tokens is not None}
+    return {
+        trajectory.id: tokens
+        for trajectory in trajectories
+        if (tokens := information.token_information(trajectory)) is not None
+    }
 
 
 def _shown(report: TextReport) -> dict[str, tuple[str, ...]]:

@@ -18,8 +18,9 @@ from mkdocs.structure.files import File, Files
 from echoscope.diagnostics.bench.cures import tables as cures
 from echoscope.diagnostics.bench.cures.records import Records
 from echoscope.diagnostics.catalogue import METRICS, metric
-from echoscope.diagnostics.judge.alarms import ALL_RULES, rules_reading
-from echoscope.diagnostics.judge.rules.metrics_needed import in_table, logged_keys
+from echoscope.diagnostics.judge.alarms import ALL_RULES
+from echoscope.diagnostics.judge.courses.channels import SOURCES, SPECS
+from echoscope.diagnostics.judge.rules.metrics_needed import logged_keys
 from echoscope.diagnostics.metric_entry import Metric
 from echoscope.envs import registry
 from echoscope.envs.checks.description import described
@@ -103,6 +104,16 @@ def _metric_row(entries: Sequence[Metric]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
+def rules_reading(key: str) -> list[str]:
+    """The alarm rules that judge or confirm by a metric, in their usual order."""
+    sources = {
+        key,
+        *(made for made, stored in SOURCES.items() if {key, f"{key}_high"} & set(stored)),
+    }
+    channels = {spec.name for spec in SPECS if sources & set(spec.keys)}
+    return [rule.name for rule in ALL_RULES if channels & {*rule.needs, *rule.confirms}]
+
+
 def rule_table() -> str:
     """The alarms: what raises each, what makes it critical, and which metrics it needs."""
     lines = ["| rule | raised by | critical with | needs |", "| --- | --- | --- | --- |"]
@@ -110,6 +121,13 @@ def rule_table() -> str:
         needs = in_table(logged_keys(rule.needs))
         lines.append(f"| {rule.name} | {rule.raised_by} | {rule.critical_with} | {needs} |")
     return "\n".join(lines)
+
+
+def in_table(keys: Sequence[str]) -> str:
+    """Keys as a cell: the families of reasoning are one entry."""
+    families = (re.sub(r"^info/(?:first_turn|all_turns)/", "info/FAMILY/", key) for key in keys)
+    named = (re.sub(r"^gradient/\w+/", "gradient/TERM/", key) for key in families)
+    return ", ".join(f"`{key}`" for key in dict.fromkeys(named))
 
 
 def findings_tables() -> str:

@@ -1,7 +1,7 @@
 """Train what CureBench compares; `echoscope bench cures` makes the tables from the records.
 
     PYTHONPATH=benchmarks python -m cures [--seeds 0,1] [--minutes 60] [--only KIND,...]
-    PYTHONPATH=benchmarks python -m cures --tables    # train nothing: docs/cures.md and the advice
+    PYTHONPATH=benchmarks python -m cures --tables    # train nothing: docs/cures.md, advice, labels
 
 A piece is one run or one continuation of it. Each that is done is one record, and is left alone
 from then on; a killed command goes on with the piece that it was at. Every kind is trained
@@ -25,7 +25,10 @@ from common import between_marks
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from labelling import outcome_of
+
 from echoscope.core.config.loading import ConfigError
+from echoscope.diagnostics.bench import harness
 from echoscope.diagnostics.bench.cures.kinds import DEVELOP, FURTHER, HERE, Kind, kinds, twins
 from echoscope.diagnostics.bench.cures.records import (
     RECORDS,
@@ -39,12 +42,12 @@ from echoscope.diagnostics.bench.cures.results import Results
 from echoscope.diagnostics.bench.cures.tables import (
     BUILT,
     NOT_RUN,
-    advice_file,
     missing_words,
     tables,
 )
 from echoscope.diagnostics.judge.advice.measured import TABLE
 from echoscope.diagnostics.judge.advice.treatments import GUARDED, UNTREATED
+from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.store.errors import StoreError
 from echoscope.text.amounts import counted, duration, percent
 
@@ -60,6 +63,10 @@ from .training import (
 
 RUNS = Path("runs/cures")
 CURVES = HERE / "curves"
+LABELS = (
+    "Untreated runs of CureBench. Labels follow from these curves by the rules in "
+    "benchmarks/labelling.py."
+)
 PAGE = Path(__file__).parents[2] / "docs" / "cures.md"
 FIRST = 4
 """Arms that are trained before the others: the placebo and the likeliest treatments."""
@@ -236,6 +243,36 @@ def judge_again(tasks: Sequence[Task], records: Records, runs: Path) -> None:
             print(f"{subject.name} seed {task.seed}: checkpoint {piece.checkpoint}, {piece.advice}")
 
 
+def advice_file(results: Results) -> str:
+    """`measured.toml`: the counts that `judge/advice/measured.py` reads."""
+    lines = [
+        "# Made by `make cures-tables` from diagnostics/bench/cures/records; do not edit.",
+        "# Runs with this first alarm that held with the treatment, and with the better control.",
+    ]
+    for row in results.measured():
+        lines += [
+            "",
+            "[[treatments]]",
+            f'symptom = "{row.symptom}"',
+            f'treatment = "{row.treatment.name}"',
+            f"held = {row.rate.held}",
+            f"of = {row.rate.of}",
+            f"control_held = {row.control.held}",
+            f"control_of = {row.control.of}",
+        ]
+        if row.twin_change is not None:
+            lines += [f"twin_change = {row.twin_change:.3f}", f"twin_runs = {row.twin_runs}"]
+    return "\n".join(lines) + "\n"
+
+
+def write_labels(curves: Path) -> None:
+    """Label the curve of every untreated run by what became of it."""
+    names = sorted(str(path.relative_to(curves).with_suffix("")) for path in curves.glob("*/*.csv"))
+    outcomes = {name: outcome_of(read_metrics(curves / f"{name}.csv")) for name in names}
+    entries = {name: outcome.to_json() for name, outcome in outcomes.items()}
+    harness.write_labels(curves, LABELS, entries)
+
+
 def write_tables(records: Records, page: Path, advice: Path) -> None:
     """Write the tables between the markers of the page, and the counts that advice reads."""
     results = Results(records)
@@ -273,6 +310,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.tables:
         write_tables(Records(arguments.records), PAGE, TABLE)
+        write_labels(arguments.curves)
         return
     subjects: dict[str, Subject] = {**kinds(), **twins()}
     only = list(_names(arguments.only)) or list(subjects)

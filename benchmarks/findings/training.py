@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 from common import describe_machine
+from labelling import outcome_of
 from numpy.typing import NDArray
 
 from echoscope.core.config.loading import load_config
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import SilentEvents
-from echoscope.diagnostics.bench.labelling import outcome_of
 from echoscope.diagnostics.read.table import MetricTable, table_of_run
 from echoscope.store.reader import RunReader, open_run
 
@@ -99,7 +99,7 @@ class Result:
     seconds: float
     machine: str
     label: str
-    """Kind of collapse, or healthy: `diagnostics/bench/labelling.py`."""
+    """Kind of collapse, or healthy: `benchmarks/labelling.py`."""
     lost: tuple[int, int] | None
     """Last evaluation before success had halved for good, and the first after."""
     curves: Mapping[str, tuple[list[int] | None, list[float]]]

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from echoscope.diagnostics.judge.advice.actions import shown
+from echoscope.diagnostics.judge.advice.differences import shown
 from echoscope.diagnostics.judge.alarms import SYMPTOMS
 from echoscope.diagnostics.judge.courses.outcome import LOST_SHARE
 from echoscope.diagnostics.judge.proposals import Proposal, proposals_of

@@ -128,6 +128,11 @@ def save_curves(folder: Path, runs: Sequence[LabelledRun], note: str) -> None:
             entries[run.name]["regime"] = run.regime.value
         if run.seed is not None:
             entries[run.name]["seed"] = run.seed
+    write_labels(folder, note, entries)
+
+
+def write_labels(folder: Path, note: str, entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write what is known of a folder's runs, by their names."""
     labels = {"version": VERSION, "note": note, "runs": entries}
     text = json.dumps(labels, indent=1, allow_nan=False) + "\n"
     (folder / "labels.json").write_text(text, encoding="utf-8")

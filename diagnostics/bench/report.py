@@ -10,23 +10,23 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from ..judge.alarms import RULE_ORDER
 from ..judge.calibration import Calm, Count
-from ..judge.courses.channels import CHANNELS, ChannelSpec
-from ..read.metrics_file import read_metrics
 from .baselines import BaselineResult, baselines, measure
 from .cures.kinds import HERE as CURES
 from .detectors.entry import Alert
-from .harness import KINDS, SMALL_RUNS, LabelledRun, labelled, load_curves
+from .harness import SMALL_RUNS, LabelledRun, load_curves
 from .judging import Judged, Said, calibrated, counted_by_kinds, judge, said_with_less
-from .labelling import outcome_of
-from .scores import Call, Scores, score
+from .scores import Scores, score
 from .synthetic_runs import COLLAPSES, HEALTHY, make
 
-SCORED_RULES = tuple(rule for rule in RULE_ORDER if rule != "STALE_ENGINE")
-"""No labelled run says which version of the weights sampled it, so none can be called stale."""
-TRUTH_RUNS = SMALL_RUNS / "truth"
+RECORDED: dict[str, Path] = {
+    "small": SMALL_RUNS,
+    "cures": CURES / "curves",
+    "truth": SMALL_RUNS / "truth",
+}
+"""Part -> the folder of its curves and labels."""
 REPORT_SEED = 2000
 """Synthetic runs with seeds below this one were used while rules were written."""
 TARGET_DETECTION = 0.95
@@ -49,21 +49,6 @@ class KindScores:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleScores:
-    """One rule over a set of runs."""
-
-    rule: str
-    own: Scores | None
-    """Critical, in collapses of the kind that the rule names; None for a rule that names none."""
-    own_warned: int
-    """Collapses of that kind in which it warned in time."""
-    critical: Scores
-    """Over all runs: in any collapse, whatever its kind."""
-    warning: Scores
-    """A warning or worse, over all runs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchReport:
     """A set of runs, judged."""
 
@@ -72,7 +57,6 @@ class BenchReport:
     verdict: Scores
     num_kind_right: int
     by_label: Mapping[str, KindScores]
-    by_rule: tuple[RuleScores, ...]
     regimes: Mapping[tuple[str, str], int]
     """(regime labelled, regime named) -> runs, where the label has one."""
     kinds: Mapping[tuple[str, str], int]
@@ -104,29 +88,16 @@ def made_set(seeds: Sequence[int]) -> list[LabelledRun]:
     return [make(kind, seed) for kind in (*COLLAPSES, *HEALTHY) for seed in seeds]
 
 
-def small_set() -> list[LabelledRun]:
-    """The recorded small runs; none where they were not installed."""
-    return load_curves(SMALL_RUNS) if (SMALL_RUNS / "labels.json").is_file() else []
-
-
-def cures_set() -> list[LabelledRun]:
-    """The untreated runs of CureBench whose curves are kept, labelled by what became of them."""
-    folder = CURES / "curves"
-    names = [str(path.relative_to(folder).with_suffix("")) for path in folder.glob("*/*.csv")]
-    outcomes = {name: outcome_of(read_metrics(folder / f"{name}.csv")) for name in sorted(names)}
-    return [labelled(folder, name, outcome.to_json()) for name, outcome in outcomes.items()]
-
-
-def truth_set() -> list[LabelledRun]:
-    """A run of each family of the truth table, with known true means; none if not installed."""
-    return load_curves(TRUTH_RUNS) if (TRUTH_RUNS / "labels.json").is_file() else []
+def recorded_set(part: str) -> list[LabelledRun]:
+    """The recorded runs of a part; none where they were not installed."""
+    folder = RECORDED[part]
+    return load_curves(folder) if (folder / "labels.json").is_file() else []
 
 
 def report(
     name: str,
     runs: Sequence[LabelledRun],
     *,
-    channels: Sequence[ChannelSpec] = CHANNELS,
     detectors: Mapping[str, Alert] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> BenchReport:
@@ -139,7 +110,7 @@ def report(
     results, with_less = [], []
     every = math.ceil(len(runs) / MOST_WITH_LESS)
     for n, run in enumerate(runs):
-        results.append(judge(run, channels=channels))
+        results.append(judge(run))
         if n % every == 0:
             with_less.append((run, said_with_less(run)))
         if progress is not None:
@@ -182,7 +153,6 @@ def report_of(
         by_label={
             label: _of_label([r for r in results if r.run.label == label]) for label in labels
         },
-        by_rule=tuple(_of_rule(rule, results) for rule in SCORED_RULES),
         regimes=dict(regimes),
         kinds=dict(kinds),
         calibration=calibrated((r.run, r.said) for r in results),
@@ -198,17 +168,4 @@ def _of_label(results: Sequence[Judged]) -> KindScores:
         num_watched=sum(bool(result.watch.steps) for result in results),
         num_critical=sum(bool(result.critical.steps) for result in results),
         num_kind_right=sum(result.is_kind_right for result in results),
-    )
-
-
-def _of_rule(rule: str, results: Sequence[Judged]) -> RuleScores:
-    named = [r for r in results if r.run.is_collapsed and KINDS.get(r.run.label) == rule]
-    own: list[Call] = [result.rules[rule].critical for result in named]
-    warned = [result.rules[rule].warning for result in named]
-    return RuleScores(
-        rule=rule,
-        own=score(own) if own else None,
-        own_warned=sum(call.is_in_time for call in warned),
-        critical=score([result.rules[rule].critical for result in results]),
-        warning=score([result.rules[rule].warning for result in results]),
     )

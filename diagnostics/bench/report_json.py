@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from echoscope.text.strict_json import finite_or_none
 
+from ..judge.alarms import RULE_ORDER
 from .baselines import BaselineResult
+from .harness import KINDS
 from .judging import Judged
-from .report import TARGET_DETECTION, TARGET_FALSE_PER_1000, BenchReport, KindScores, RuleScores
-from .scores import Scores
+from .report import TARGET_DETECTION, TARGET_FALSE_PER_1000, BenchReport, KindScores
+from .scores import Scores, score
+
+SCORED_RULES = tuple(rule for rule in RULE_ORDER if rule != "STALE_ENGINE")
+"""No labelled run says which version of the weights sampled it, so none can be called stale."""
 
 
 def report_json(report: BenchReport) -> dict[str, Any]:
@@ -27,7 +33,7 @@ def report_json(report: BenchReport) -> dict[str, Any]:
             },
         },
         "labels": {label: _kind_json(baseline) for label, baseline in report.by_label.items()},
-        "rules": {baseline.rule: _rule_json(baseline) for baseline in report.by_rule},
+        "rules": {rule: _rule_json(rule, report.results) for rule in SCORED_RULES},
         "regimes": [
             {"labelled": labelled, "named": named, "runs": runs}
             for (labelled, named), runs in sorted(report.regimes.items())
@@ -76,12 +82,16 @@ def _kind_json(scores: KindScores) -> dict[str, Any]:
     }
 
 
-def _rule_json(scores: RuleScores) -> dict[str, Any]:
+def _rule_json(rule: str, results: Sequence[Judged]) -> dict[str, Any]:
+    """What one rule said: in collapses of the kind that it names, and over all runs."""
+    said = [result.rules[rule] for result in results]
+    named = (r for r in results if r.run.is_collapsed and KINDS.get(r.run.label) == rule)
+    own = [result.rules[rule] for result in named]
     return {
-        "own_kind": None if scores.own is None else scores_json(scores.own),
-        "own_kind_warned_in_time": scores.own_warned,
-        "critical": scores_json(scores.critical),
-        "warning": scores_json(scores.warning),
+        "own_kind": scores_json(score([calls.critical for calls in own])) if own else None,
+        "own_kind_warned_in_time": sum(calls.warning.is_in_time for calls in own),
+        "critical": scores_json(score([calls.critical for calls in said])),
+        "warning": scores_json(score([calls.warning for calls in said])),
     }
 
 

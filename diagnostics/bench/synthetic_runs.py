@@ -42,19 +42,9 @@ EVAL_EPISODES = 256
 NUM_PROMPTS = 8
 
 
-@dataclass(slots=True, kw_only=True)
-class Schedule:
-    """Noise-free courses, each (T,), that a synthetic run is drawn from."""
-
-    success: FloatArray64
-    valid: FloatArray64
-    closed: FloatArray64
-    length: FloatArray64
-    entropy: FloatArray64
-    dependence: FloatArray64
-    conditional_entropy: FloatArray64
-    repetition: FloatArray64
-    spread: FloatArray64  # (T,) factor on the reward spread that success implies
+Schedule = dict[str, FloatArray64]
+"""Noise-free courses, each (T,), that a synthetic run is drawn from. `spread` is a factor on the
+reward spread that success implies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +119,17 @@ def _learning(rng: np.random.Generator) -> Schedule:
     valid = 1 - rng.uniform(0.05, 0.4) * np.exp(-t / rng.uniform(10, 30)) - 0.02
     entropy = rng.uniform(0.4, 1.5) * (0.35 + 0.65 * np.exp(-t / rng.uniform(30, 90)))
     ones = np.ones(NUM_STEPS)
-    return Schedule(
-        success=success,
-        valid=valid,
-        closed=np.minimum(valid + 0.02, 1.0),
-        length=rng.uniform(80, 300) * (1 + 0.3 * rng.uniform(-1, 1) * t / NUM_STEPS),
-        entropy=entropy,
-        dependence=np.clip(rng.uniform(0.5, 0.9) * ones, 0, 1),
-        conditional_entropy=1.5 * entropy / entropy[0] * 0.5 + 0.75,
-        repetition=0.05 * ones,
-        spread=ones,
-    )
+    return {
+        "success": success,
+        "valid": valid,
+        "closed": np.minimum(valid + 0.02, 1.0),
+        "length": rng.uniform(80, 300) * (1 + 0.3 * rng.uniform(-1, 1) * t / NUM_STEPS),
+        "entropy": entropy,
+        "dependence": np.clip(rng.uniform(0.5, 0.9) * ones, 0, 1),
+        "conditional_entropy": 1.5 * entropy / entropy[0] * 0.5 + 0.75,
+        "repetition": 0.05 * ones,
+        "spread": ones,
+    }
 
 
 def make(kind: str, seed: int) -> LabelledRun:
@@ -156,12 +146,12 @@ def make(kind: str, seed: int) -> LabelledRun:
     onset = SOLVED_ONSET if kind == "solved" or not drifts else int(rng.integers(60, 105))
     for drift in drifts:
         ramp = np.clip((np.arange(NUM_STEPS) - onset - drift.after) / drift.over, 0, 1)
-        changed = getattr(schedule, drift.course) * (1 + drift.factor * ramp)
-        setattr(schedule, drift.course, changed + drift.amount * ramp**drift.power)
+        changed = schedule[drift.course] * (1 + drift.factor * ramp)
+        schedule[drift.course] = changed + drift.amount * ramp**drift.power
     eval_episodes = int(rng.integers(8, 17)) if kind == "few_tasks" else EVAL_EPISODES
     # Fixed tasks do not become harder: success on them stays at the best so far.
     on_fixed = np.maximum.accumulate if kind == "harder_tasks" else np.asarray
-    table = _drawn(schedule, on_fixed(schedule.success), eval_episodes, rng)
+    table = _drawn(schedule, on_fixed(schedule["success"]), eval_episodes, rng)
     return LabelledRun(
         name=f"{kind}-{seed}",
         label=kind,
@@ -186,31 +176,31 @@ def _drawn(
     """
     steps = np.arange(NUM_STEPS)
     difficulty = 0.6 * rng.standard_normal(NUM_STEPS)
-    success_train = _rate(_shifted(made.success, difficulty), EPISODES, rng)
+    success_train = _rate(_shifted(made["success"], difficulty), EPISODES, rng)
     is_eval = steps % EVAL_EVERY == 0
     is_scored = steps % SCORE_EVERY == 0
     drift = 0.15 * _ar1(rng, 0.5)
-    spread = 2 * np.sqrt(np.clip(made.success * (1 - made.success), 0, None)) * made.spread
-    information = made.dependence + 0.04 * rng.standard_normal(NUM_STEPS)
-    retrieval = 1 / NUM_PROMPTS + (1 - 1 / NUM_PROMPTS) * made.dependence
+    spread = 2 * np.sqrt(np.clip(made["success"] * (1 - made["success"]), 0, None)) * made["spread"]
+    information = made["dependence"] + 0.04 * rng.standard_normal(NUM_STEPS)
+    retrieval = 1 / NUM_PROMPTS + (1 - 1 / NUM_PROMPTS) * made["dependence"]
     columns: dict[str, FloatArray64] = {
         "rollout/success_rate": success_train,
         "reward/return_mean": 2 * success_train - 0.2,
         "eval/made/success_rate": _only(is_eval, _rate(fixed, eval_episodes, rng)),
         "eval/made/num_tasks": _only(is_eval, np.full(NUM_STEPS, float(eval_episodes))),
-        "rollout/action_valid_frac": _rate(_shifted(made.valid, drift), EPISODES * TURNS, rng),
-        "text/closed_reasoning_frac": _only(is_scored, _rate(made.closed, EPISODES, rng)),
-        "rollout/response_length_mean": made.length * np.exp(0.06 * _ar1(rng, 0.3)),
-        "policy/entropy": made.entropy * np.exp(0.07 * _ar1(rng, 0.4)),
+        "rollout/action_valid_frac": _rate(_shifted(made["valid"], drift), EPISODES * TURNS, rng),
+        "text/closed_reasoning_frac": _only(is_scored, _rate(made["closed"], EPISODES, rng)),
+        "rollout/response_length_mean": made["length"] * np.exp(0.06 * _ar1(rng, 0.3)),
+        "policy/entropy": made["entropy"] * np.exp(0.07 * _ar1(rng, 0.4)),
         "optim/grad_norm": np.exp(0.3 * rng.standard_t(3, NUM_STEPS)),
         "reward/group_std_mean": spread * np.exp(0.15 * rng.standard_normal(NUM_STEPS)),
         "info/first_turn/dependence": _only(is_scored, np.clip(information, 0, 1)),
         "info/first_turn/retrieval_accuracy@1": _only(is_scored, _rate(retrieval, 64, rng)),
         "info/first_turn/retrieval_chance@1": _only(is_scored, np.full(NUM_STEPS, 0.125)),
         "info/first_turn/conditional_entropy_per_token": _only(
-            is_scored, made.conditional_entropy * np.exp(0.05 * rng.standard_normal(NUM_STEPS))
+            is_scored, made["conditional_entropy"] * np.exp(0.05 * rng.standard_normal(NUM_STEPS))
         ),
-        "text/near_duplicate_frac": _only(is_scored, _rate(made.repetition, EPISODES, rng)),
+        "text/near_duplicate_frac": _only(is_scored, _rate(made["repetition"], EPISODES, rng)),
     }
     return MetricTable(steps=steps, columns=columns, sources={}, kind="made")
 

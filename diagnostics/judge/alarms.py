@@ -33,7 +33,6 @@ from .courses.changes import Channel
 from .courses.channels import (
     CHANNELS,
     OUTCOMES,
-    SOURCES,
     SPECS,
     ChannelSpec,
     OutcomeSpec,
@@ -341,36 +340,33 @@ class AlarmEngine:
     @property
     def run_state(self) -> RunState:
         """What the open alarms mean, now."""
-        worst = max((SEVERITY_RANK[alarm.severity] for alarm in self._open.values()), default=0)
+        severities = self._severities
         if self.view().is_recovering:
             return RunState.RECOVERING
-        if worst == SEVERITY_RANK[AlarmSeverity.CRITICAL]:
+        if AlarmSeverity.CRITICAL in severities:
             lost = self.view().is_success_lost
             return RunState.COLLAPSED if lost else RunState.COLLAPSING
         if "NOT_LEARNING" in self._open:
             return RunState.NOT_LEARNING
-        if worst == SEVERITY_RANK[AlarmSeverity.WARNING]:
+        if AlarmSeverity.WARNING in severities:
             return RunState.WATCH
         return RunState.CONVERGED if CONVERGED in self._open else RunState.HEALTHY
 
     @property
-    def _is_critical(self) -> bool:
-        return any(alarm.severity is AlarmSeverity.CRITICAL for alarm in self._open.values())
+    def _severities(self) -> set[AlarmSeverity]:
+        return {alarm.severity for alarm in self._open.values()}
 
     def causes(self) -> list[Cause]:
         """Causes of what is open, those that the run shows first; none where nothing differs."""
-        onsets = self._onsets(self.open_alarms)
-        return causes_of(onsets, self.view(), self.history, self.situation)
+        return self._causes_of(self.open_alarms)
 
-    def _onsets(self, alarms: Sequence[OpenAlarm]) -> dict[str, tuple[int, int]]:
-        """Rule of each alarm to where what it reports may have begun.
-
-        The worst first, of equals the one that began first: nothing later caused it.
-        """
+    def _causes_of(self, alarms: Sequence[OpenAlarm]) -> list[Cause]:
+        """The worst alarm first, of equals the one that began first: nothing later caused it."""
         view = self.view()
         intervals = [(alarm, _onset_interval(alarm, view)) for alarm in alarms]
         intervals.sort(key=lambda each: (-SEVERITY_RANK[each[0].severity], each[1][::-1]))
-        return {alarm.rule: interval for alarm, interval in intervals}
+        onsets = {alarm.rule: interval for alarm, interval in intervals}
+        return causes_of(onsets, view, self.history, self.situation)
 
     def open_records(self) -> list[Alarm]:
         """The open alarms as records, the worst first."""
@@ -395,7 +391,7 @@ class AlarmEngine:
     ) -> tuple[Action, ...]:
         return advise(
             [RULES_BY_NAME[name] for name in rules],
-            causes_of(self._onsets(alarms), self.view(), self.history, self.situation),
+            self._causes_of(alarms),
             [self._record(alarm) for alarm in alarms],
             self.situation,
             is_lost=is_lost,
@@ -405,7 +401,7 @@ class AlarmEngine:
     def _apply(self, rule: Rule, view: View, exemplars: Exemplars | None) -> list[Alarm]:
         """What a rule raises, worsens or clears at this step."""
         finding = rule.judge(view)
-        if rule.name == CONVERGED and self._is_critical:
+        if rule.name == CONVERGED and AlarmSeverity.CRITICAL in self._severities:
             finding = None  # what collapses beside it is no way to converge
         alarm = self._open.get(rule.name)
         if finding is None:
@@ -571,20 +567,6 @@ def blindness(keys: Iterable[str], config: AlarmConfig | None = None) -> list[Bl
             needed = logged_keys(names)
             out.append(Blindness(rule=rule.name, wanted=needed, is_blind=is_blind))
     return out
-
-
-def rules_reading(key: str) -> list[str]:
-    """The alarm rules that judge or confirm by a metric, in their usual order.
-
-    >>> rules_reading("rollout/action_valid_frac")[0]
-    'FORMAT_COLLAPSE'
-    """
-    sources = {
-        key,
-        *(made for made, stored in SOURCES.items() if {key, f"{key}_high"} & set(stored)),
-    }
-    channels = {spec.name for spec in SPECS if sources & set(spec.keys)}
-    return [rule.name for rule in ALL_RULES if channels & {*rule.needs, *rule.confirms}]
 
 
 def _can_confirm(seen: set[str], rule: Rule) -> bool:

@@ -10,7 +10,9 @@ of this again and prints it; docs/collapsebench.md has the tables.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Literal, get_args
 
 from echoscope.text.amounts import percent
@@ -62,37 +64,15 @@ EARNS_MEDIUM = 0.1
 LEAST_STEPS = 50
 """Fewer steps of a set of runs earn nothing."""
 
+TABLE = Path(__file__).with_name("calibration.toml")
 Count = tuple[int, int]
 """(steps on which it was wrong, steps)"""
 
+_COUNTS = tomllib.loads(TABLE.read_text(encoding="utf-8"))
 BY_KINDS: Mapping[tuple[Calm, int], Mapping[str, Count]] = {
-    ("at best", 1): {"small": (64, 654), "public": (196, 1305), "made": (367, 7689)},
-    ("at best", 2): {"small": (57, 596), "public": (112, 1124), "made": (216, 5867)},
-    ("at best", 3): {"small": (31, 456), "public": (35, 870), "made": (246, 6335)},
-    ("at best", 4): {"small": (23, 403), "public": (28, 274), "made": (182, 5550)},
-    ("at best", 5): {"small": (24, 307), "public": (16, 168), "made": (119, 4834)},
-    ("at best", 6): {"small": (8, 295), "public": (12, 196), "made": (53, 6474)},
-    ("at best", 7): {"small": (1, 231), "public": (5, 100), "made": (141, 16709)},
-    ("at best", 8): {"small": (1, 216)},
-    ("at best", 9): {"small": (1, 180)},
-    ("calm", 1): {"small": (154, 443), "public": (3, 498), "made": (94, 1004)},
-    ("calm", 2): {"small": (117, 371), "public": (3, 640), "made": (59, 788)},
-    ("calm", 3): {"small": (117, 372), "public": (3, 407), "made": (57, 877)},
-    ("calm", 4): {"small": (86, 337), "public": (3, 117), "made": (28, 852)},
-    ("calm", 5): {"small": (103, 342), "public": (3, 95), "made": (15, 747)},
-    ("calm", 6): {"small": (51, 269), "public": (3, 91), "made": (19, 968)},
-    ("calm", 7): {"small": (58, 266), "public": (3, 87), "made": (0, 2617)},
-    ("calm", 8): {"small": (60, 248)},
-    ("calm", 9): {"small": (43, 226)},
-    ("half way", 1): {"public": (0, 39), "made": (20, 109)},
-    ("half way", 2): {"small": (30, 90), "public": (16, 200), "made": (103, 405)},
-    ("half way", 3): {"small": (58, 251), "public": (22, 375), "made": (108, 715)},
-    ("half way", 4): {"small": (73, 315), "public": (79, 230), "made": (202, 1319)},
-    ("half way", 5): {"small": (87, 438), "public": (53, 217), "made": (194, 1160)},
-    ("half way", 6): {"small": (108, 456), "public": (40, 162), "made": (235, 1963)},
-    ("half way", 7): {"small": (106, 521), "public": (47, 261), "made": (608, 5519)},
-    ("half way", 8): {"small": (104, 552)},
-    ("half way", 9): {"small": (119, 608)},
+    (calm, int(num)): {name: (wrong, n) for name, (wrong, n) in by_set.items()}
+    for calm in CALMS
+    for num, by_set in _COUNTS[calm].items()
 }
 """(how calm, kinds of signals measured) -> set of runs -> how often a collapse followed.
 
@@ -100,11 +80,9 @@ Of the recorded small runs, the public ones, and `synthetic_runs.py`.
 """
 
 MEASURED: Mapping[tuple[str, str], Count] = {
-    ("healthy", "high"): (1, 180),
-    ("healthy", "medium"): (5, 435),
-    ("healthy", "low"): (212, 1575),
-    ("collapse", "high"): (0, 1046),
-    ("collapse", "medium"): (26, 662),
+    (what, level): (wrong, n)
+    for what in ("healthy", "collapse")
+    for level, (wrong, n) in _COUNTS[what].items()
 }
 """(what was said, confidence) -> how often it was wrong, with all that was logged, on the recorded
 small runs and the public ones together."""

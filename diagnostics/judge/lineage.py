@@ -21,9 +21,15 @@ if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
     from echoscope.store.steer.settings import LiveSettings
 
-_TRAINED = ("success_train", "reward", "spread", "zero_spread")
-_PROBED = ("success_probe",)
-_EVALUATED = ("success_eval", "eval_action")
+_RESTARTED = (
+    (
+        ("envs.train", "envs.group_size", "reward."),
+        ("success_train", "reward", "spread", "zero_spread"),
+    ),
+    (("envs.probe", "probe.", "envs.train"), ("success_probe",)),
+    (("envs.eval", "eval.temp", "eval.top"), ("success_eval", "eval_action")),
+)
+"""How settings begin, and the channels whose tasks or rewards they change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +50,12 @@ def restarted_channels(changed: Collection[str]) -> tuple[str, ...]:
     >>> "success_train" in restarted_channels(["envs.train.0.params.slip"])
     True
     """
-    out: tuple[str, ...] = ()
-    if any(key.startswith(("envs.train", "envs.group_size", "reward.")) for key in changed):
-        out += _TRAINED
-    if any(key.startswith(("envs.probe", "probe.", "envs.train")) for key in changed):
-        out += _PROBED
-    if any(key.startswith(("envs.eval", "eval.temp", "eval.top")) for key in changed):
-        out += _EVALUATED
-    return out
+    return tuple(
+        name
+        for starts, names in _RESTARTED
+        if any(key.startswith(starts) for key in changed)
+        for name in names
+    )
 
 
 def history_of(run: RunReader) -> tuple[list[Before], str]:

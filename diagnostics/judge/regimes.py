@@ -28,8 +28,13 @@ NO_DEPENDENCE = 0.05
 """Dependence below which it is low whatever the run's best: below a twentieth of ln N."""
 OPENING = 3
 """First measurements whose median is the start."""
-SOURCES = ("first_turn", "all_turns", "text")
-"""Where a point may come from, the best first. They measure on different scales."""
+SOURCES: Mapping[str, tuple[str, str]] = {
+    "first_turn": ("info/first_turn", "conditional_entropy_per_token"),
+    "all_turns": ("info/all_turns", "conditional_entropy_per_token"),
+    "text": ("text", "conditional_entropy"),
+}
+"""Where a point may come from, the best first: how its metrics begin, and what its entropy is
+called. They measure on different scales."""
 
 
 class Regime(StrEnum):
@@ -70,34 +75,24 @@ def point_of(values: Mapping[str, float]) -> Point | None:
 
     Cross-scores of the first turn come first, then those of all turns, then the text's estimates.
     """
-    for family in SOURCES[:-1]:
-        prefix = f"info/{family}"
-        entropy = values.get(f"{prefix}/conditional_entropy_per_token", math.nan)
+    for source, (prefix, entropy_name) in SOURCES.items():
+        entropy = values.get(f"{prefix}/{entropy_name}", math.nan)
         dependence = values.get(f"{prefix}/dependence", math.nan)
-        if math.isfinite(entropy) and math.isfinite(dependence):
-            num_prompts = values.get(f"{prefix}/num_prompts", math.nan)
-            scale = math.log(num_prompts) if num_prompts > 1 else math.nan
-            low = values.get(f"{prefix}/mutual_information_low", math.nan) / scale
-            high = values.get(f"{prefix}/mutual_information_high", math.nan) / scale
-            return Point(
-                entropy=entropy,
-                dependence=dependence,
-                entropy_interval=(
-                    _or(values.get(f"{prefix}/conditional_entropy_per_token_low"), entropy),
-                    _or(values.get(f"{prefix}/conditional_entropy_per_token_high"), entropy),
-                ),
-                dependence_interval=(_or(low, dependence), _or(high, dependence)),
-                source=family,
-            )
-    entropy = values.get("text/conditional_entropy", math.nan)
-    dependence = values.get("text/dependence", math.nan)
-    if math.isfinite(entropy) and math.isfinite(dependence):
+        if not (math.isfinite(entropy) and math.isfinite(dependence)):
+            continue
+        num_prompts = values.get(f"{prefix}/num_prompts", math.nan)
+        scale = math.log(num_prompts) if num_prompts > 1 else math.nan
+        low = values.get(f"{prefix}/mutual_information_low", math.nan) / scale
+        high = values.get(f"{prefix}/mutual_information_high", math.nan) / scale
         return Point(
             entropy=entropy,
             dependence=dependence,
-            entropy_interval=(entropy, entropy),
-            dependence_interval=(dependence, dependence),
-            source="text",
+            entropy_interval=(
+                _or(values.get(f"{prefix}/{entropy_name}_low"), entropy),
+                _or(values.get(f"{prefix}/{entropy_name}_high"), entropy),
+            ),
+            dependence_interval=(_or(low, dependence), _or(high, dependence)),
+            source=source,
         )
     return None
 
@@ -159,11 +154,9 @@ class RegimeTracker:
         if len(self._opening) < OPENING:
             self._opening.append(point.entropy)
         self.best_dependence = max(self.best_dependence, point.dependence)
-        before, self._candidate = (
-            self._candidate,
-            classify(
-                point, start_entropy=median(self._opening), best_dependence=self.best_dependence
-            ),
+        before = self._candidate
+        self._candidate = classify(
+            point, start_entropy=median(self._opening), best_dependence=self.best_dependence
         )
         if self._candidate is before:
             self.regime = before
@@ -171,7 +164,8 @@ class RegimeTracker:
 
     def _is_of_use(self, source: str) -> bool:
         """Keeps to the best source; starts anew where a better one appears."""
-        if self.source and SOURCES.index(source) > SOURCES.index(self.source):
+        best_first = list(SOURCES)
+        if self.source and best_first.index(source) > best_first.index(self.source):
             return False
         if source != self.source:
             self.source, self.best_dependence = source, 0.0

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,11 +44,12 @@ from .rules.base import Sign, averaged, describe
 from .rules.reasoning import independence
 from .rules.task import disagreement
 from .verdict_text import (
+    AT_THE_END,
     NOTHING_READ,
+    OF_REPLIES,
     Onset,
-    at_the_end,
+    in_other_words,
     left_out_words,
-    of_replies,
     verdict_text,
 )
 
@@ -110,15 +112,11 @@ class Diagnosis:
         view = self.engine.view()
         deciding = view.deciding
         outcomes = sorted(view.outcomes.values(), key=lambda outcome: outcome not in deciding)
-        claims: list[Claim] = [claim for outcome in outcomes for claim in outcome.claims()]
-        for other in (
-            disagreement(view),
-            independence(view),
-            self.engine.situation.fate,
-        ):
-            if other is not None:
-                claims.append(other)
-        return tuple(claims)
+        others = (disagreement(view), independence(view), self.engine.situation.fate)
+        return (
+            *(claim for outcome in outcomes for claim in outcome.claims()),
+            *(other for other in others if other is not None),
+        )
 
     @property
     def stated_onset(self) -> Onset:
@@ -172,7 +170,11 @@ class Diagnosis:
             last_step=self.engine.last_step,
             confidence=confidence,
             rests_on=rests_on,
-            had=tuple(name for name, starts in INPUTS.items() if self._has(starts)),
+            had=tuple(
+                name
+                for name, starts in INPUTS.items()
+                if any(key.startswith(starts) for key in self._keys)
+            ),
             nearest=nearest,
             could_not_see=tuple(f"{blind.rule}: {blind.reason}" for blind in unseen),
             evidence=evidence,
@@ -186,25 +188,24 @@ class Diagnosis:
             notes=(*notes, *left_out_words(self.engine.view())),
             claims=self.claims(),
             text=verdict_text(
+                self.engine,
                 state=state,
-                num_rows=self.engine.num_rows,
                 needed=self._needed(),
-                measured=sorted({sign.key for sign in self._judged()}),
-                open_alarms=open_alarms,
+                num_measured=len({sign.key for sign in self._judged()}),
                 onset=self.stated_onset,
-                view=self.engine.view(),
                 nearest=nearest,
                 regime=regime,
                 template=template,
                 causes=causes,
                 actions=actions,
                 unseen=unseen,
-                situation=self.engine.situation,
             ),
         )
         if reads_whole_replies(self._keys):
-            verdict = _about_replies(verdict)
-        return _at_the_end(verdict) if self.engine.situation.has_ended else verdict
+            verdict = _reworded(verdict, OF_REPLIES)
+        if self.engine.situation.has_ended:
+            verdict = replace(_reworded(verdict, AT_THE_END), has_ended=True)
+        return verdict
 
     def _regime(self, open_alarms: Sequence[OpenAlarm]) -> Regime:
         """What the plane of reasoning says; undetermined where the headline contradicts it."""
@@ -214,13 +215,8 @@ class Diagnosis:
         named = {
             "TEMPLATE_COLLAPSE": Regime.TEMPLATE_COLLAPSE,
             "LOW_ENTROPY_COLLAPSE": Regime.LOW_ENTROPY_COLLAPSE,
-        }.get(open_alarms[0].rule)
-        if named is None or measured is named:
-            return measured
-        return named
-
-    def _has(self, starts: tuple[str, ...]) -> bool:
-        return any(key.startswith(starts) for key in self._keys)
+        }
+        return named.get(open_alarms[0].rule, measured)
 
     def run_state(self) -> RunState:
         """What the run is at this step."""
@@ -264,8 +260,8 @@ class Diagnosis:
         names = {name for rule in RULES_BY_NAME.values() for name in rule.needs}
         names -= {"non_finite", "empty_selection"}
         # In one order: sets have another in every process.
-        signs: list[Sign] = [*self.engine.outcomes.values(), *self.engine.channels.values()]
-        return [sign for sign in signs if sign.spec.name in names and sign.count]
+        signs = self.engine.signs.items()
+        return [sign for name, sign in signs if name in names and sign.count]
 
     def _evidence(self, open_alarms: Sequence[OpenAlarm]) -> tuple[Evidence, ...]:
         names = dict.fromkeys(name for alarm in open_alarms for name in alarm.channels)
@@ -319,7 +315,7 @@ class Diagnosis:
 
     def nearest(self) -> list[Sign]:
         """Signals at least half way to an alarm, the nearest first."""
-        signs: list[Sign] = [*self.engine.outcomes.values(), *self.engine.channels.values()]
+        signs = self.engine.signs.values()
         moved = [sign for sign in signs if sign.is_raised or sign.strength >= HALF]
         return sorted(moved, key=lambda sign: -sign.strength)
 
@@ -350,35 +346,25 @@ def reads_whole_replies(keys: Collection[str]) -> bool:
 _REASONING_KEYS = ("rollout/reasoning_closed_frac", "text/closed_reasoning_frac")
 
 
-def _about_replies(verdict: Verdict) -> Verdict:
+def _reworded(verdict: Verdict, phrases: Sequence[tuple[str, str]]) -> Verdict:
+    """The same verdict in other words, wherever it is said in words."""
+    words = partial(in_other_words, phrases=phrases)
     return replace(
         verdict,
-        text=of_replies(verdict.text),
-        nearest=tuple(map(of_replies, verdict.nearest)),
-        evidence=tuple(replace(e, words=of_replies(e.words)) for e in verdict.evidence),
-        actions=tuple(replace(a, text=of_replies(a.text)) for a in verdict.actions),
+        text=words(verdict.text),
+        nearest=tuple(map(words, verdict.nearest)),
+        evidence=tuple(replace(e, words=words(e.words)) for e in verdict.evidence),
+        actions=tuple(replace(a, text=words(a.text)) for a in verdict.actions),
     )
 
 
-def _at_the_end(verdict: Verdict) -> Verdict:
-    return replace(
-        verdict,
-        has_ended=True,
-        text=at_the_end(verdict.text),
-        evidence=tuple(replace(e, words=at_the_end(e.words)) for e in verdict.evidence),
-    )
-
-
-def _onset(
-    open_alarms: Sequence[OpenAlarm],
-) -> tuple[int | None, tuple[int, int] | None]:
+def _onset(open_alarms: Sequence[OpenAlarm]) -> Onset:
     """The onset of the worst alarm: its earliest step, and the steps between which it lies."""
     if not open_alarms or open_alarms[0].onset_step is None:
         return None, None
-    worst = open_alarms[0]
+    worst, onset = open_alarms[0], open_alarms[0].onset_step
     if worst.onset_interval is not None:
-        return worst.onset_step, worst.onset_interval
-    onset = open_alarms[0].onset_step
+        return onset, worst.onset_interval
     early = onset if worst.earliest_onset is None else min(worst.earliest_onset + 1, onset)
     return onset, (early, max(onset, worst.raised_step))
 

@@ -12,7 +12,7 @@ from ..catalogue import metric
 from .advice.actions import Action
 from .advice.causes import NOTES, Cause, unknown_words
 from .advice.situation import Situation
-from .alarms import RULES_BY_NAME, Blindness, OpenAlarm, RunState
+from .alarms import RULES_BY_NAME, AlarmEngine, Blindness, OpenAlarm, RunState
 from .courses.outcome import Outcome
 from .regimes import Regime
 from .rules.base import SUCCESS, View, describe, level_words
@@ -57,33 +57,30 @@ _REASONING = {
 
 
 def verdict_text(
+    engine: AlarmEngine,
     *,
     state: RunState,
-    num_rows: int,
     needed: tuple[str, int, int],
-    measured: Sequence[str],
-    open_alarms: Sequence[OpenAlarm],
+    num_measured: int,
     onset: Onset,
-    view: View,
     nearest: Sequence[str],
     regime: Regime,
     template: str,
     causes: Sequence[Cause],
     actions: Sequence[Action],
     unseen: Sequence[Blindness],
-    situation: Situation,
 ) -> str:
     """One paragraph a part, the most important first.
 
     Args:
-        num_rows: Steps with a metric.
         needed: Of the metric that is nearest to a verdict: its key, its steps, and the steps that
             a verdict needs. No key: no rule reads anything that is logged.
+        num_measured: Metrics that were judged.
         nearest: Signals that are half way to an alarm, by their label.
-        situation: Of the run: a foreign one has metrics of other names.
     """
+    open_alarms, view, situation = engine.open_alarms, engine.view(), engine.situation
     if state is RunState.INSUFFICIENT:
-        parts = [_too_little(num_rows, *needed)]
+        parts = [_too_little(engine.num_rows, *needed)]
         if needed[0] != NOTHING_READ and needed[1] >= needed[2]:
             course = "No success rate and no return is logged."
             if view.success is not None:
@@ -91,7 +88,7 @@ def verdict_text(
             parts = [f"Too little to judge. {course}"]
     elif state in (RunState.HEALTHY, RunState.RECOVERING):
         reasoning = "" if nearest or state is RunState.RECOVERING else _REASONING.get(regime, "")
-        parts = [" ".join([_healthy(state, measured, view, nearest), reasoning]).strip()]
+        parts = [" ".join([_healthy(state, num_measured, view, nearest), reasoning]).strip()]
         notes = [f"{RULES_BY_NAME[a.rule].title} ({a.words})" for a in open_alarms]
         parts += [f"Also seen, and no problem by itself: {'; '.join(notes)}."] if notes else []
         parts += _cause_part(causes) if state is RunState.RECOVERING else []
@@ -125,7 +122,7 @@ def _too_little(num_rows: int, key: str, count: int, needed: int) -> str:
     return f"Too early to tell: a verdict needs {needed} steps{of}, and there {number}."
 
 
-_OF_REPLIES = (
+OF_REPLIES = (
     ("Reasoning still varies and depends on", "The replies still vary and depend on"),
     ("Reasoning varies little and still depends on", "The replies vary little and still depend on"),
     ("easoning does not depend", "eplies do not depend"),
@@ -141,34 +138,23 @@ _OF_REPLIES = (
     ("from the reasoning", "from the replies"),
     ("between prompt and reasoning", "between prompt and reply"),
 )
-
-
-def of_replies(text: str) -> str:
-    """Words about the reasoning, for replies that mark none: they are judged as a whole.
-
-    >>> of_replies("prompts identified from the reasoning, 40 points")
-    'prompts identified from the replies, 40 points'
-    >>> of_replies("40 % of the reasonings of the first turns share one template")
-    '40 % of the replies of the first turns share one template'
-    """
-    for phrase, instead in _OF_REPLIES:
-        text = text.replace(phrase, instead)
-    return text
-
-
-_AT_THE_END = (
+"""Of the reasoning, and of replies that mark none: those are judged as a whole."""
+AT_THE_END = (
     (", and still falls", ", and still fell at the end"),
     (", and still rises", ", and still rose at the end"),
 )
+"""Of what goes on, and of a run that has ended."""
 
 
-def at_the_end(text: str) -> str:
-    """Words about what goes on, of a run that has ended.
+def in_other_words(text: str, phrases: Sequence[tuple[str, str]]) -> str:
+    """A text with the first phrase of each pair exchanged for the second.
 
-    >>> at_the_end("training success: 62 % (step 4) -> 20 % (step 60), and still falls")
-    'training success: 62 % (step 4) -> 20 % (step 60), and still fell at the end'
+    >>> in_other_words("prompts identified from the reasoning, 40 points", OF_REPLIES)
+    'prompts identified from the replies, 40 points'
+    >>> in_other_words("40 % of the reasonings of the first turns share one template", OF_REPLIES)
+    '40 % of the replies of the first turns share one template'
     """
-    for phrase, instead in _AT_THE_END:
+    for phrase, instead in phrases:
         text = text.replace(phrase, instead)
     return text
 
@@ -206,11 +192,11 @@ _NO_RATE = (
 )
 
 
-def _healthy(state: RunState, measured: Sequence[str], view: View, nearest: Sequence[str]) -> str:
+def _healthy(state: RunState, num_measured: int, view: View, nearest: Sequence[str]) -> str:
     """What holds, by the measure that decides."""
     near = nearest_words(nearest)
     rest = f" {NEAREST}: {near}." if near and state is RunState.HEALTHY else ""
-    checked = counted(len(measured), "signal")
+    checked = counted(num_measured, "signal")
     end = "" if state is RunState.RECOVERING else f" No problem found ({checked} checked)."
     course = outcome_words(view)
     return f"{capitalised(state.value)}.{f' {course}' if course else ''}{end}{rest}"

@@ -250,12 +250,14 @@ def group_values(arrays: GroupArrays, metric: str) -> FloatArray64:
     reward_mean, reward_sum: their mean and sum; entropy: mean over siblings of the mean recorded
     entropy (nats) of their sampled tokens; length: mean number of sampled tokens.
     """
-    if metric == "entropy":
-        return _per_group(arrays.entropies_PG, arrays.trainable_PG, _mean)
-    if metric == "length":
-        return _per_group(arrays.lengths_PG, arrays.trainable_PG, _mean)
-    statistic = {"reward_std": _std, "reward_mean": _mean, "reward_sum": _sum}[metric]
-    return _per_group(arrays.returns_PG, arrays.trainable_PG, statistic)
+    values_PG, statistic = {
+        "reward_std": (arrays.returns_PG, _std),
+        "reward_mean": (arrays.returns_PG, _mean),
+        "reward_sum": (arrays.returns_PG, _sum),
+        "entropy": (arrays.entropies_PG, _mean),
+        "length": (arrays.lengths_PG, _mean),
+    }[metric]
+    return _per_group(values_PG, arrays.trainable_PG, statistic)
 
 
 def mean_entropy(trajectory: Trajectory) -> float:

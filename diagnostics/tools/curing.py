@@ -12,7 +12,7 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -361,21 +361,19 @@ def table(
         def stand_of(name: str, checkpoint: int) -> Standing:
             return standing(open_run(run.parent / name), checkpoint)
 
-    checkpoint = min(arm.checkpoint for arm in cure.arms)
-    arms: Sequence[Arm | None] = (None, *cure.arms)
-    for number, arm in enumerate(arms):
-        run_id = cure.run_id if arm is None else arm.run_id
-        start_step = checkpoint if arm is None else arm.checkpoint
-        stand = stand_of(run_id, start_step) if run_id else None
+    first = min(arm.checkpoint for arm in cure.arms)
+    untreated = Arm(reason="", checkpoint=first, settings={}, why="", run_id=cure.run_id)
+    for number, arm in enumerate((untreated, *cure.arms)):
+        stand = stand_of(arm.run_id, arm.checkpoint) if arm.run_id else None
         yield {
             "number": number,
-            "run_id": run_id,
-            "checkpoint": start_step,
-            "settings": {} if arm is None else dict(arm.settings),
-            "why": "" if arm is None else arm.why,
-            "rate": "" if arm is None else arm.rate,
+            "run_id": arm.run_id,
+            "checkpoint": arm.checkpoint,
+            "settings": dict(arm.settings),
+            "why": arm.why,
+            "rate": arm.rate,
             "num_steps": 0 if stand is None else stand.num_trained,
             "success": math.nan if stand is None else stand.level,
-            "ended": "" if arm is None else arm.ended,
-            "is_chosen": bool(run_id) and run_id == cure.chosen,
+            "ended": arm.ended,
+            "is_chosen": bool(arm.run_id) and arm.run_id == cure.chosen,
         }

@@ -252,23 +252,21 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
     shared = [question for question in first.scores if question in second.scores]
     smaller = min(len(first.scores), len(second.scores))
     is_paired = bool(shared) and len(shared) >= LEAST_SHARED * smaller
-    apart = unpaired_estimate(second.rate, first.rate)
-    difference, low, high = apart.value, apart.low, apart.high
     if is_paired:
-        difference, low, high = _paired(first, second, shared)
+        apart = _paired(first, second, shared)
+    else:
+        apart = unpaired_estimate(second.rate, first.rate)
     return Comparison(
         first=first,
         second=second,
-        difference=difference,
-        low=low,
-        high=high,
+        difference=apart.value,
+        low=apart.low,
+        high=apart.high,
         num_pairs=len(shared) * is_paired,
     )
 
 
-def _paired(
-    first: Evaluation, second: Evaluation, shared: Sequence[str]
-) -> tuple[float, float, float]:
+def _paired(first: Evaluation, second: Evaluation, shared: Sequence[str]) -> Estimate:
     """Difference and interval over the questions that both have."""
     a_Q = np.array([np.mean(first.scores[question]) for question in shared])
     b_Q = np.array([np.mean(second.scores[question]) for question in shared])
@@ -285,4 +283,4 @@ def _paired(
     else:
         error = _Z * float(change_Q.std(ddof=1)) / math.sqrt(num) if num > 1 else math.inf
         low, high = difference - error, difference + error
-    return difference, low, high
+    return Estimate(value=difference, low=low, high=high)

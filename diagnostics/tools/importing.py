@@ -46,6 +46,7 @@ from echoscope.store.records import FloatArray64, Trajectory
 from echoscope.text.amounts import counted
 
 from ..judge.advice.actions import trainer_of
+from ..judge.rules.metrics_needed import TRAINERS
 from ..measure.outcomes import evaluation_metrics
 from ..measure.text import sample as text_sample
 from ..read.foreign_names import Meaning
@@ -266,7 +267,7 @@ def _beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
         steps[step] = StepNumbers(values=values, wall_time=logged_at)
     return Beside(
         steps=steps,
-        trainer=_TRAINERS.get(trainer_of(list(table.raw)), ""),
+        trainer=TRAINERS.get(trainer_of(list(table.raw)), ""),
         description={
             "run": metrics.name,
             "files": list(metrics.files)[:50],
@@ -275,9 +276,6 @@ def _beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
             "notes": list(table.notes)[:50],
         },
     )
-
-
-_TRAINERS = {"verl": "verl", "trl": "TRL"}
 
 
 def _clock(table: MetricTable) -> FloatArray64 | None:

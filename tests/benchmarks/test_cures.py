@@ -6,6 +6,7 @@ The tables of docs/cures.md and the counts behind the advice are what the record
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from cures.__main__ import missing, wanted
+from cures.__main__ import CURVES, advice_file, missing, wanted, write_labels
 
 from echoscope.diagnostics.bench.cures.kinds import FURTHER, kinds, setup_of, twins
 from echoscope.diagnostics.bench.cures.records import Piece, Records, has_collapsed
@@ -25,7 +26,6 @@ from echoscope.diagnostics.bench.cures.results import Results
 from echoscope.diagnostics.bench.cures.tables import (
     BUILT,
     NOT_RUN,
-    advice_file,
     missing_words,
     tables,
 )
@@ -48,6 +48,13 @@ def test_the_page_shows_what_the_records_give() -> None:
 
 def test_the_advice_is_what_the_records_give() -> None:
     assert TABLE.read_text(encoding="utf-8") == advice_file(Results(Records()))
+
+
+def test_the_labels_are_what_became_of_the_curves(tmp_path: Path) -> None:
+    shutil.copytree(CURVES, tmp_path, dirs_exist_ok=True)
+    write_labels(tmp_path)
+    made, kept = (path / "labels.json" for path in (tmp_path, CURVES))
+    assert made.read_text(encoding="utf-8") == kept.read_text(encoding="utf-8")
 
 
 def test_records_are_of_the_kinds_as_they_are_now() -> None:

@@ -71,7 +71,7 @@ def test_made_runs_only() -> None:
 
 @pytest.mark.long
 def test_small_runs_in_the_same_format(curves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_report, "SMALL_RUNS", curves)
+    monkeypatch.setitem(bench_report.RECORDED, "small", curves)
     result = RUNNER.invoke(bench.app, ["collapse", "--part", "small"])
     assert result.exit_code == 0, result.output
     assert "small: 2 runs" in result.output
@@ -83,7 +83,7 @@ def test_small_runs_in_the_same_format(curves: Path, monkeypatch: pytest.MonkeyP
 def test_a_saved_part_is_scored_like_the_part_itself(
     curves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench_report, "SMALL_RUNS", curves)  # all six take a minute
+    monkeypatch.setitem(bench_report.RECORDED, "small", curves)  # all six take a minute
     folder = tmp_path / "bench"
     parts = ["--part", "cures", "--part", "small"]
     saved = RUNNER.invoke(bench.app, ["collapse", *parts, "--save", str(folder)])
@@ -105,7 +105,7 @@ def test_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "labels.json" in result.output
     both = RUNNER.invoke(bench.app, ["collapse", "--curves", str(tmp_path), "--part", "made"])
     assert both.exit_code == 2
-    monkeypatch.setattr(bench_report, "SMALL_RUNS", tmp_path / "nothing")
+    monkeypatch.setitem(bench_report.RECORDED, "small", tmp_path / "nothing")
     none = RUNNER.invoke(bench.app, ["collapse", "--part", "small"])
     assert none.exit_code == 4
     assert "holds no runs of small" in none.output

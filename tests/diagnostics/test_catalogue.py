@@ -7,7 +7,6 @@ import re
 import pytest
 
 from echoscope.diagnostics.catalogue import LISTED, METRICS, metric
-from echoscope.diagnostics.judge.alarms import ALL_RULES, rules_reading
 from echoscope.diagnostics.judge.courses.channels import CHANNELS
 from echoscope.diagnostics.metric_entry import POINTS, SHARE
 
@@ -49,11 +48,3 @@ def test_every_metric_of_a_channel_is_listed() -> None:
         assert entry.help, spec.name
         assert spec.label == entry.in_sentence
         assert all(metric(key).unit in (SHARE, POINTS) for key in spec.keys) or spec.unit != SHARE
-
-
-def test_rules_reading() -> None:
-    assert rules_reading("rollout/action_valid_frac")[0] == "FORMAT_COLLAPSE"
-    assert "TEMPLATE_COLLAPSE" in rules_reading("info/first_turn/mutual_information")
-    assert rules_reading("optim/lr") == []
-    read = {name for entry in METRICS for name in rules_reading(entry.key)}
-    assert read == {rule.name for rule in ALL_RULES}

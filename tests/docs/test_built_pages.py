@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from echoscope.cli import app
 from echoscope.diagnostics.catalogue import METRICS
+from echoscope.diagnostics.judge.alarms import ALL_RULES
 from echoscope.envs import registry
 from echoscope.envs.checks.contract import HEADINGS
 from echoscope.envs.checks.description import described
@@ -69,3 +70,17 @@ def test_every_column_is_in_the_reference(hooks: ModuleType) -> None:
     for table in TABLES.values():
         section = built.split(f"\n### {table.name}\n")[1].split("\n### ")[0]
         assert re.findall(r"^\| `(\w+)` \|", section, re.M) == [c.name for c in table.columns]
+
+
+def test_rules_reading(hooks: ModuleType) -> None:
+    rules_reading = hooks.rules_reading
+    assert rules_reading("rollout/action_valid_frac")[0] == "FORMAT_COLLAPSE"
+    assert "TEMPLATE_COLLAPSE" in rules_reading("info/first_turn/mutual_information")
+    assert rules_reading("optim/lr") == []
+    read = {name for entry in METRICS for name in rules_reading(entry.key)}
+    assert read == {rule.name for rule in ALL_RULES}
+
+
+def test_families_are_one_entry_of_a_table(hooks: ModuleType) -> None:
+    keys = ["info/first_turn/x", "info/all_turns/x", "text/y"]
+    assert hooks.in_table(keys) == "`info/FAMILY/x`, `text/y`"

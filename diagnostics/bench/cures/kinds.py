@@ -104,14 +104,7 @@ def setup_of(subject: Kind | Twin, arm: str) -> str:
 def twins() -> Mapping[str, Twin]:
     """All twins by name."""
     return {
-        name: Twin(
-            name=name,
-            world=entry["world"],
-            policy=entry["policy"],
-            recipe=entry["recipe"],
-            overrides=(*_file()["common"], *entry["overrides"]),
-            begins=entry["begins"],
-        )
+        name: Twin(name=name, **entry | {"overrides": (*_file()["common"], *entry["overrides"])})
         for name, entry in _file()["twins"].items()
     }
 

@@ -73,21 +73,6 @@ class KindResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArmResult:
-    """What an arm did about the collapsed runs of a kind."""
-
-    kind: Kind
-    arm: str
-    rate: Rate
-    share: float
-    """Median of the success over the last third, as a share of the best before the alarm."""
-    num_alarms: int
-    """Runs with a critical alarm after the first steps."""
-    steps_lost: float
-    """Median of the steps that are trained again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SideEffect:
     """What a treatment changes about a healthy twin."""
 
@@ -177,26 +162,13 @@ class Results:
                 out.append((untreated, judged))
         return out
 
-    def arms(self) -> list[ArmResult]:
+    def arms(self) -> Iterator[tuple[Kind, str, list[Outcome]]]:
         """Every arm of every kind that was trained at least once, the controls first."""
-        out = []
         for kind in kinds().values():
             for arm in dict.fromkeys((UNTREATED, REWOUND, *kind.arms)):
-                if arm == GUARDED:
-                    continue  # judged against the twin: see `guards`
                 judged = [outcome_ for _, outcome_ in self.outcomes(kind, arm)]
-                if judged:
-                    out.append(
-                        ArmResult(
-                            kind=kind,
-                            arm=arm,
-                            rate=_rate(judged),
-                            share=statistics.median(each.share for each in judged),
-                            num_alarms=sum(each.has_alarm for each in judged),
-                            steps_lost=statistics.median(each.steps_lost for each in judged),
-                        )
-                    )
-        return out
+                if judged and arm != GUARDED:  # judged against the twin: see `guards`
+                    yield kind, arm, judged
 
     def guards(self) -> list[GuardResult]:
         """Guarded runs of every kind that counts and collapsed untreated, then the twins'."""
@@ -303,7 +275,8 @@ class Results:
         return pieces.count(False), len(pieces)
 
 
-def _rate(judged: Iterable[Outcome]) -> Rate:
+def rate_of(judged: Iterable[Outcome]) -> Rate:
+    """How many of them are cured."""
     held = [each.is_cured for each in judged]
     return Rate(held=sum(held), of=len(held))
 
@@ -317,7 +290,7 @@ def _measured(
     """A treatment beside the better control over the same runs."""
     runs = by_arm[name]
     controls = [
-        _rate(outcome_ for run, outcome_ in by_arm.get(arm, {}).items() if run in runs)
+        rate_of(outcome_ for run, outcome_ in by_arm.get(arm, {}).items() if run in runs)
         for arm in (REWOUND, PLACEBO)
     ]
     changes = [c for e in effects if e.treatment.name == name for c in e.changes]
@@ -325,7 +298,7 @@ def _measured(
     return Measured(
         symptom=symptom,
         treatment=treatment(name),
-        rate=_rate(runs.values()),
+        rate=rate_of(runs.values()),
         control=max(controls, key=lambda rate: (rate.of > 0, rate.share if rate.of else 0)),
         twin_change=statistics.fmean(finite) if finite else None,
         twin_runs=len(finite),

@@ -1,9 +1,10 @@
-"""The tables of CureBench as rows of text, and the file that advice reads."""
+"""The tables of CureBench as rows of text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import statistics
+from collections.abc import Iterable, Mapping
 
 from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.text.amounts import counted, percent, rounded, signed
@@ -14,7 +15,7 @@ from ...judge.rules.alarm_texts import RULE_TEXTS
 from ..tables import Grid
 from .kinds import ALL_SEEDS, LATER, SET_ASIDE, Kind, Twin
 from .records import Records
-from .results import Results
+from .results import Results, rate_of
 
 NOTHING = "-"
 NOT_RUN = "Not run yet."
@@ -72,17 +73,17 @@ def by_kind(results: Results) -> Grid:
 
 
 def by_arm(results: Results) -> Grid:
-    """Every arm that was trained, kind by kind."""
+    """Every arm that was trained, kind by kind: medians over its runs."""
     rows = tuple(
         (
-            f"`{each.kind.name}`",
-            arm_label(each.arm),
-            rate_words(each.rate),
-            percent(each.share),
-            str(each.num_alarms),
-            f"{each.steps_lost:g}",
+            f"`{kind.name}`",
+            arm_label(arm),
+            rate_words(rate_of(judged)),
+            percent(statistics.median(each.share for each in judged)),
+            str(sum(each.has_alarm for each in judged)),
+            f"{statistics.median(each.steps_lost for each in judged):g}",
         )
-        for each in results.arms()
+        for kind, arm, judged in results.arms()
     )
     head = ("kind", "continued with", "held", "success at the end", "late alarms", "steps lost")
     return Grid(head=head, rows=rows)
@@ -117,7 +118,10 @@ def by_advice(results: Results) -> Grid:
     arms = (ADVICE, REWOUND, PLACEBO)
     rows, in_all = [], {arm: Rate(held=0, of=0) for arm in arms}
     for result in results.kinds():
-        outcomes = {arm: dict(_by_seed(results, result.kind, arm)) for arm in arms}
+        outcomes = {
+            arm: {run.seed: each.is_cured for run, each in results.outcomes(result.kind, arm)}
+            for arm in arms
+        }
         advised = outcomes[ADVICE]
         if result.counts is False or not advised:
             continue
@@ -139,11 +143,6 @@ def by_advice(results: Results) -> Grid:
 def _total(rates: Iterable[Rate]) -> Rate:
     each = list(rates)
     return Rate(held=sum(rate.held for rate in each), of=sum(rate.of for rate in each))
-
-
-def _by_seed(results: Results, kind: Kind, arm: str) -> Iterator[tuple[int, bool]]:
-    for untreated, judged in results.outcomes(kind, arm):
-        yield untreated.seed, judged.is_cured
 
 
 def by_guard(results: Results) -> Grid:
@@ -226,30 +225,8 @@ def missing_words(results: Results) -> str:
     seeds = f"{counted(len(results.seeds), 'seed')} ({', '.join(map(str, results.seeds))})"
     if not missing:
         return f"All {of} pieces of {seeds} are trained."
-    most = max((each.rate.of for each in results.arms()), default=0)
+    most = max((len(judged) for _, _, judged in results.arms()), default=0)
     return (
         f"Of {seeds}, {of - missing} of at least {of} pieces are trained; the others are not. No "
         f"kind has more than {counted(most, 'run')} with the same treatment."
     )
-
-
-def advice_file(results: Results) -> str:
-    """`measured.toml`: the counts that `judge/advice/measured.py` reads."""
-    lines = [
-        "# Made by `make cures-tables` from diagnostics/bench/cures/records; do not edit.",
-        "# Runs with this first alarm that held with the treatment, and with the better control.",
-    ]
-    for row in results.measured():
-        lines += [
-            "",
-            "[[treatments]]",
-            f'symptom = "{row.symptom}"',
-            f'treatment = "{row.treatment.name}"',
-            f"held = {row.rate.held}",
-            f"of = {row.rate.of}",
-            f"control_held = {row.control.held}",
-            f"control_of = {row.control.of}",
-        ]
-        if row.twin_change is not None:
-            lines += [f"twin_change = {row.twin_change:.3f}", f"twin_runs = {row.twin_runs}"]
-    return "\n".join(lines) + "\n"

@@ -19,6 +19,7 @@ from echoscope.text.amounts import percent
 
 from ..rules.base import Rule
 from .causes import STEP_RULES, Cause, treatment_of
+from .differences import shown
 from .measured import LEAST_RUNS, Measured, first_shown, of_settings, tried_for
 from .situation import Situation
 from .treatments import treatment
@@ -123,15 +124,14 @@ def _remedy(
     more = [key for key in settings if key not in cause.settings]
     also = f" Possible further causes change as well: {', '.join(more)}." if more else ""
     why = f"{cause.why}{also}"
+    action = Action(text="", settings=settings, why=_rests_on(cause), can_cure=not cause.is_task)
     is_set = not is_lost and settings.keys() <= situation.live.keys()
     if situation.kind == "live" and settings and is_set:
-        return Action(
+        return replace(
+            action,
             text=f"Change this setting in the live run. {cause.why}",
             command=command_line("set", situation.run, settings),
             verb="set",
-            settings=settings,
-            why=_rests_on(cause),
-            can_cure=not cause.is_task,
         )
     if not settings and not is_lost:
         return _read(rule, causes, situation)
@@ -141,24 +141,17 @@ def _remedy(
     lead = TASK_MUST_CHANGE if cause.is_task else ""
     if reason:
         pairs = _pairs(settings)
-        return Action(
-            text=f"{lead}Start the run again{f' with {pairs}' if pairs else ''}: "
-            f"{_lowered(reason)} {why}",
-            settings=settings,
-            why=_rests_on(cause),
-            can_cure=not cause.is_task,
-        )
+        start = f"{lead}Start the run again{f' with {pairs}' if pairs else ''}"
+        return replace(action, text=f"{start}: {_lowered(reason)} {why}")
     changes = f"with {_changes(settings, situation)}" if settings else "with its own settings"
     tried = of_settings(rule.name, settings, situation.setting)
     rate = "" if tried is None else tried.words
-    return Action(
+    return replace(
+        action,
         text=f"{lead}Branch from {_where(step, situation)} {changes}. {why} {rate}".rstrip(),
         command=command_line("branch", situation.run, settings, checkpoint=step),
         verb="branch",
         checkpoint=step,
-        settings=settings,
-        why=_rests_on(cause),
-        can_cure=not cause.is_task,
         rate=rate,
     )
 
@@ -359,26 +352,12 @@ def command_line(
     return f"{_COMMAND}{run} {verb}{option}{''.join(settings_words)}"
 
 
-def shown(value: Any) -> str:
-    """A value as it is typed: short, and read back as the same.
-
-    >>> shown(True), shown(1e-6), shown(0.0), shown("rloo"), shown(None)
-    ('true', '1e-06', '0', 'rloo', 'null')
-    """
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
 def _read(rule: Rule, causes: Sequence[Cause], situation: Situation) -> Action:
     is_task = any(cause.is_task for cause in causes[:1])
     look = next((cause.look for cause in causes if cause.look), rule.advice)
     advice = _in_terms(look, situation)
     return Action(
         text=(TASK_MUST_CHANGE * is_task) + advice,
-        verb="none",
         why=advice,
         can_cure=not is_task,
     )

@@ -278,16 +278,11 @@ def _reward_terms(names: set[str], view: View, situation: Situation) -> Iterator
     down = fallen_success(view)
     if down is None or "NOT_LEARNING" in names:
         return
-    terms = situation.setting("reward.shaping") or []
-    indices = {term.get("name"): n for n, term in enumerate(terms) if isinstance(term, Mapping)}
     for term in risen_terms(view, down):
         name = term.metric.rpartition("/")[2]
         if name == "format":
             continue
-        settings: dict[str, Any] = {}
-        if name in indices:
-            only = len(terms) == 1
-            settings = {"reward.shaping": []} if only else {_weight(indices[name]): 0}
+        settings = _without_term(name, situation)
         yield Cause(
             text=f"the term `{name}` of the reward grew from {level_amount(term.before)} to "
             f"{level_amount(term.after)} while {metric(down.metric).in_sentence} fell from "
@@ -309,15 +304,14 @@ def _paying_term(names: set[str], history: History, situation: Situation) -> Cau
     """
     if STEP_RULES.isdisjoint(names) and "ECHO_TRAP" not in names:
         return None
-    terms = situation.setting("reward.shaping") or []
-    indices = {
-        term.get("name"): n
-        for n, term in enumerate(terms)
+    names_of_terms = [
+        term.get("name")
+        for term in situation.setting("reward.shaping") or []
         if isinstance(term, Mapping) and term.get("function") != "format"
-    }
+    ]
     shares = {
         name: share
-        for name in indices
+        for name in names_of_terms
         if (share := history.of_term(f"{TERM_SHARE}{name}")) >= PAID
         and history.of_term(f"{TERM_AGREEMENT}{name}") < AGREES
     }
@@ -325,20 +319,25 @@ def _paying_term(names: set[str], history: History, situation: Situation) -> Cau
         return None
     name = max(shares, key=shares.__getitem__)
     agreement = f" (correlation {history.of_term(f'{TERM_AGREEMENT}{name}'):.2f})"
-    only = len(terms) == 1
     return Cause(
         text=f"the term `{name}` makes {percent(shares[name])} of the differences in reward "
         f"between samples of one task, and does not pay what the environment pays{agreement}",
         refuted_by=f"without `{name}` the run goes the same way",
         founded=LIKELY,
         key="reward.shaping",
-        settings={"reward.shaping": []} if only else {_weight(indices[name]): 0},
+        settings=_without_term(name, situation),
         why="Without this term the reward pays for solving the tasks.",
     )
 
 
-def _weight(index: int) -> str:
-    return f"reward.shaping.{index}.weight"
+def _without_term(name: object, situation: Situation) -> dict[str, Any]:
+    """Settings that take a term out of the reward; empty where the run adds none of that name."""
+    terms = situation.setting("reward.shaping") or []
+    indices = {term.get("name"): n for n, term in enumerate(terms) if isinstance(term, Mapping)}
+    if name not in indices:
+        return {}
+    only = len(terms) == 1
+    return {"reward.shaping": []} if only else {f"reward.shaping.{indices[name]}.weight": 0}
 
 
 def _paid_elsewhere(names: set[str], view: View, situation: Situation) -> Cause | None:
@@ -603,9 +602,8 @@ def _never_learned(view: View, situation: Situation) -> list[Cause]:
     rates = [view[name] for name in ("format", "action") if view[name].count]
     worst = min((channel.shown_level for channel in rates), default=math.nan)
     is_unread = worst < 0.5
-    causes: list[Cause] = []
     if is_unread and (hint is False or instructions is False):
-        causes.append(
+        return [
             Cause(
                 text="the prompt does not say how to reply, and only "
                 f"{percent(worst)} of the replies can be used",
@@ -613,22 +611,22 @@ def _never_learned(view: View, situation: Situation) -> list[Cause]:
                 settings={"context.instructions": True, "context.format_hint": True},
                 why="A model that does not know the format and the actions cannot earn a reward.",
             )
-        )
-    elif is_unread:
-        causes.append(
+        ]
+    if is_unread:
+        return [
             Cause(
                 text=f"only {percent(worst)} of the replies can be used: the policy does not know "
                 "the format; warm-start it on demonstrations (`echoscope sft generate`)",
                 refuted_by="well-formed replies earn no reward either",
             )
-        )
-    elif rates:
-        causes.append(
+        ]
+    if rates:
+        return [
             Cause(
                 text="replies are well formed, but the tasks are too hard for this policy, or the "
                 "grader rejects everything",
                 refuted_by="one episode succeeds",
                 is_task=True,
             )
-        )
-    return causes
+        ]
+    return []

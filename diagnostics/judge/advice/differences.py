@@ -153,13 +153,20 @@ def setting_words(value: Any) -> str:
     >>> setting_words(0.0003), setting_words([{"name": "length"}]), setting_words([])
     ('0.0003', '[length]', '[]')
     """
-    if isinstance(value, bool):
-        return str(value).lower()
-    if value is None:
-        return "null"
-    if isinstance(value, float):
-        return f"{value:.3g}"
     if isinstance(value, list):
         names = [v.get("name", "...") if isinstance(v, Mapping) else v for v in value]
         return f"[{', '.join(map(str, names))}]"
-    return "{...}" if isinstance(value, Mapping) else str(value)
+    return "{...}" if isinstance(value, Mapping) else shown(value)
+
+
+def shown(value: Any) -> str:
+    """A value as it is typed: short, and read back as the same.
+
+    >>> shown(True), shown(1e-6), shown(0.0), shown("rloo"), shown(None)
+    ('true', '1e-06', '0', 'rloo', 'null')
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

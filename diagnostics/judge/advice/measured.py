@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -105,12 +105,9 @@ class Measured:
 @cache
 def measured() -> tuple[Measured, ...]:
     """The whole table."""
-    return tuple(_rows(tomllib.loads(TABLE.read_text(encoding="utf-8")).get("treatments", ())))
-
-
-def _rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[Measured]:
-    for row in rows:
-        yield Measured(
+    rows = tomllib.loads(TABLE.read_text(encoding="utf-8")).get("treatments", ())
+    return tuple(
+        Measured(
             symptom=row["symptom"],
             treatment=treatment(row["treatment"]),
             rate=Rate(held=row["held"], of=row["of"]),
@@ -118,6 +115,8 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[Measured]:
             twin_change=row.get("twin_change"),
             twin_runs=row.get("twin_runs", 0),
         )
+        for row in rows
+    )
 
 
 def tried_for(symptom: str) -> tuple[Measured, ...]:

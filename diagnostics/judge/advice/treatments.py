@@ -1,6 +1,7 @@
 """Treatments: what may be changed about a run that collapses, as settings in our own names.
 
-A treatment is data: which settings it changes, and how the new value follows from the present one.
+A treatment is data (`treatments.toml`): which settings it changes, and how the new value follows
+from the present one.
 CureBench measures each of them (`diagnostics/bench/cures/`), advice offers them by what was
 measured (`measured.py`), and whoever applies one asks it for the settings of a run.
 
@@ -12,8 +13,10 @@ measured (`measured.py`), and whoever applies one asks it for the settings of a 
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 Lookup = Callable[[str], Any]
@@ -41,11 +44,8 @@ class Change:
         if not _is_number(present) or self.to is not None:
             return present if self.to is None else self.to
         if math.isfinite(self.times):
-            return (
-                round(present * self.times)
-                if _is_count(present)
-                else two_digits(present * self.times)
-            )
+            new = present * self.times
+            return round(new) if isinstance(present, int) else two_digits(new)
         limit = self.at_least if math.isfinite(self.at_least) else self.at_most
         is_lower = present < limit
         return limit if is_lower == math.isfinite(self.at_least) and present != limit else present
@@ -64,12 +64,12 @@ class Treatment:
     changes: tuple[Change, ...] = ()
     is_of_task: bool = False
     """It changes the task, not the training."""
-    only_if: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    only_if: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Settings, and the values of which each must have one for this to make sense."""
 
     def settings(self, present: Lookup) -> dict[str, Any]:
         """What it changes in a run, by dotted key; empty where it would change nothing."""
-        if any(present(key) not in values for key, values in self.only_if):
+        if any(present(key) not in values for key, values in self.only_if.items()):
             return {}
         changed = {}
         for change in self.changes:
@@ -95,10 +95,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int)
-
-
 def two_digits(value: float) -> float:
     """Two significant digits.
 
@@ -117,157 +113,27 @@ ADVICE = "advice"
 GUARDED = "guarded"
 """The arm that is trained from the first step with a guard, which treats it by itself."""
 
-CONTROLS: tuple[Treatment, ...] = (
-    Treatment(
-        name=REWOUND,
-        label="its own settings",
-        why="Nothing is changed: the checkpoint alone.",
-    ),
-    Treatment(
-        name=PLACEBO,
-        label="another weight decay",
-        why="A change that has nothing to do with any collapse.",
-        changes=(Change(key="optim.weight_decay", to=0.01),),
-    ),
-)
+
+def _read(group: str) -> tuple[Treatment, ...]:
+    """The entries of a group of `treatments.toml`, in their order."""
+    entries = tomllib.loads(TABLE.read_text(encoding="utf-8"))[group]
+    return tuple(
+        Treatment(name=name, **entry | {"changes": tuple(map(_change, entry.get("changes", ())))})
+        for name, entry in entries.items()
+    )
+
+
+def _change(entry: Mapping[str, Any]) -> Change:
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()
+    }
+    return Change(**fields)
+
+
+TABLE = Path(__file__).with_name("treatments.toml")
+CONTROLS = _read("controls")
 """What every treatment is compared with."""
-
-TREATMENTS: tuple[Treatment, ...] = (
-    Treatment(
-        name="lr-third",
-        label="a third of the learning rate",
-        why="Smaller steps move the policy less at a time.",
-        changes=(Change(key="optim.lr", times=1 / 3),),
-    ),
-    Treatment(
-        name="lr-tenth",
-        label="a tenth of the learning rate",
-        why="Much smaller steps move the policy less at a time.",
-        changes=(Change(key="optim.lr", times=0.1),),
-    ),
-    Treatment(
-        name="kl",
-        label="a KL penalty against the reference policy",
-        why="The penalty pulls the policy back to the weights that it started from.",
-        changes=(Change(key="loss.kl_coef", at_least=0.1),),
-    ),
-    Treatment(
-        name="less-kl",
-        label="a tenth of the KL penalty",
-        why="A smaller penalty leaves more of each update to the reward.",
-        changes=(Change(key="loss.kl_coef", times=0.1),),
-    ),
-    Treatment(
-        name="no-entropy",
-        label="no entropy term",
-        why="Without the term only the reward moves the policy.",
-        changes=(Change(key="loss.entropy_coef", to=0.0),),
-    ),
-    Treatment(
-        name="entropy-bonus",
-        label="a small entropy bonus",
-        why="The bonus keeps several replies likely.",
-        changes=(Change(key="loss.entropy_coef", at_least=0.01),),
-    ),
-    Treatment(
-        name="tight-clip",
-        label="a tighter clip of the ratio and of the gradient",
-        why="No sample and no batch can move the policy far.",
-        changes=(
-            Change(key="loss.clip_low", at_most=0.1),
-            Change(key="loss.clip_high", at_most=0.1),
-            Change(key="optim.grad_clip", at_most=0.1),
-        ),
-        only_if=(("loss.kind", ("clip",)),),
-    ),
-    Treatment(
-        name="warm-up",
-        label="a learning rate that rises over the first 40 steps",
-        why="Early steps, whose gradients are largest, move the policy less.",
-        changes=(Change(key="optim.warmup_steps", at_least=40),),
-    ),
-    Treatment(
-        name="spread",
-        label="only groups whose rewards differ",
-        why="Only groups whose rewards differ show which replies are better.",
-        changes=(
-            Change(key="selection.strategy", to="top_p"),
-            Change(key="selection.value", to=0.9),
-        ),
-        only_if=(("selection.strategy", ("none",)),),
-    ),
-    Treatment(
-        name="siblings",
-        label="twice as many samples of each task",
-        why="The mean of more samples is a better baseline.",
-        changes=(Change(key="envs.group_size", times=2),),
-    ),
-    Treatment(
-        name="tasks",
-        label="twice as many tasks a step",
-        why="More tasks make each update less a matter of which were drawn.",
-        changes=(Change(key=f"envs.train{ALL}groups", times=2),),
-    ),
-    Treatment(
-        name="format-penalty",
-        label="a penalty for replies that do not parse",
-        why="Replies that lose their form cost something.",
-        changes=(Change(key=f"envs.train{ALL}format_penalty", at_most=-0.1),),
-    ),
-    Treatment(
-        name="cooler",
-        label="a lower sampling temperature",
-        why="Unlikely tokens are sampled less often, and reinforced less.",
-        changes=(Change(key="sampling.temperature", at_most=0.7),),
-    ),
-    Treatment(
-        name="importance",
-        label="samples weighed by how likely the trainer finds them",
-        why="Samples of older weights then count by what the present ones would say.",
-        changes=(
-            Change(key="off_policy.old_logprobs", to="trainer"),
-            Change(key="off_policy.correction", to="tis"),
-            Change(key="off_policy.cap", to=2.0),
-        ),
-    ),
-    Treatment(
-        name="one-pass",
-        label="one update on each batch",
-        why="A batch that is used once is not overfitted.",
-        changes=(
-            Change(key="optim.epochs", at_most=1),
-            Change(key="optim.minibatches", at_most=1),
-        ),
-    ),
-    Treatment(
-        name="no-shaping",
-        label="the environment's reward alone",
-        why="Without the added terms the reward pays for solving the tasks.",
-        changes=(Change(key="reward.shaping", to=()),),
-    ),
-    Treatment(
-        name="rloo",
-        label="RLOO instead of an advantage that divides by the spread or asks a critic",
-        why="A rare large reward keeps its weight, and no critic can mislead.",
-        changes=(Change(key="advantage.kind", to="rloo"),),
-        only_if=(("advantage.kind", ("grpo", "gae", "bi_level_gae")),),
-    ),
-    Treatment(
-        name="calm-critic",
-        label="a tenth of the critic's learning rate and weight",
-        why="The critic then moves the policy's trunk less, and its values jump less.",
-        changes=(Change(key="critic.lr", times=0.1), Change(key="loss.value_coef", times=0.1)),
-        only_if=(("critic.kind", ("head", "model")),),
-    ),
-    Treatment(
-        name="undo-luck",
-        label="moves that do what they say",
-        why="Then the reward shows which replies are better. The task changes, not the training.",
-        is_of_task=True,
-        changes=(Change(key=f"envs.train{ALL}params.slip", to=0.0),),
-    ),
-)
-
+TREATMENTS = _read("treatments")
 _BY_NAME: Mapping[str, Treatment] = {each.name: each for each in (*CONTROLS, *TREATMENTS)}
 
 

@@ -26,12 +26,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from .course import LOG_FLOOR, Course, Past
+from .course import LOG_FLOOR, Course, median, robust_scale
 from .turns import Dates, dated_with, since_when
 
 NOISE_SIGMAS = 4.0
 SPARSE_STRENGTH = 1.5
 HALF = 0.5
+LEAST_SCALE = 0.1
+"""Of the recent past: with less noise than this, as little counts as with so much."""
+LEAST_PAST = 10
+"""Observations before one that may differ from the recent past."""
 DRASTIC = 2.0
 """Strength of a change that chance does not explain."""
 
@@ -66,27 +70,19 @@ class Channel(Course):
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
         """Take in a row of the log and decide; nothing is decided if the metric is not in it."""
-        past = self.take(step, values)
-        if past is not None:
-            self._measure(past)
+        if self.take(step, values):
+            self._measure()
             self._decide(step)
 
-    def restart(self) -> None:
-        """Forget everything: a better source of the same thing came, or one more of them."""
-        Channel.__init__(self, spec=self.spec)
-
-    def _measure(self, past: Past) -> None:
-        """How far the level is from the baseline.
-
-        Args:
-            past: The recent past before the latest observation.
-        """
+    def _measure(self) -> None:
+        """How far the level is from the baseline."""
         spec = self.spec
         sign = -1.0 if spec.direction == "fall" else 1.0
         if spec.against == "recent":
-            reference = past.median
-            self.threshold = spec.raise_at * past.scale
-            distance = self.level - reference if len(self.recent) > 10 else 0.0
+            past = self.recent[:-1]
+            reference = median(past) if past else self.level
+            self.threshold = spec.raise_at * max(robust_scale(past), LEAST_SCALE)
+            distance = self.level - reference if len(past) >= LEAST_PAST else 0.0
         else:
             reference = self.reference
             distance = self.level - reference

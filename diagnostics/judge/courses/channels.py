@@ -126,19 +126,15 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     _fall("sibling_distance_down", _QUARTER, "text/sibling_distance", is_share=True, **_ESTIMATE),
     # --- dependence on the prompt
-    _fall(
-        "dependence_first",
-        _QUARTER,
-        "info/first_turn/dependence_high",
-        "info/first_turn/dependence",
-        **_VANISHING,
-    ),
-    _fall(
-        "dependence_all",
-        _QUARTER,
-        "info/all_turns/dependence_high",
-        "info/all_turns/dependence",
-        **_VANISHING,
+    *(
+        _fall(
+            f"dependence_{name}",
+            _QUARTER,
+            f"info/{family}/dependence_high",
+            f"info/{family}/dependence",
+            **_VANISHING,
+        )
+        for name, family in (("first", "first_turn"), ("all", "all_turns"))
     ),
     _fall(
         "retrieval",
@@ -188,6 +184,8 @@ def at_distance(spec: ChannelSpec, distance: float) -> ChannelSpec:
     return replace(spec, raise_at=min(distance, LARGEST_SHARE) if spec.is_share else distance)
 
 
+_RETRIEVALS: Mapping[str, str] = {"info/first_turn": "@1", "info/all_turns": "@1", "text": ""}
+"""How the metrics of a retrieval begin, and end where they are of the first guess."""
 SOURCES: Mapping[str, tuple[str, ...]] = {
     **{
         f"info/{family}/{name}": tuple(f"info/{family}/{source}" for source in sources)
@@ -223,16 +221,14 @@ def derived(values: Mapping[str, float]) -> dict[str, float]:
         if num_prompts > 1:
             high = values.get(f"{prefix}/mutual_information_high", math.nan)
             out[f"{prefix}/dependence_high"] = min(max(high / math.log(num_prompts), 0.0), 1.0)
-        out[f"{prefix}/retrieval_margin"] = _above_chance(
-            values.get(f"{prefix}/retrieval_accuracy@1", math.nan),
-            values.get(f"{prefix}/retrieval_chance@1", math.nan),
-            values.get(f"{prefix}/retrieval_p_value", math.nan),
+    for prefix, top in _RETRIEVALS.items():
+        accuracy, chance, p_value = (
+            values.get(f"{prefix}/retrieval_{name}", math.nan)
+            for name in (f"accuracy{top}", f"chance{top}", "p_value")
         )
-    out["text/retrieval_margin"] = _above_chance(
-        values.get("text/retrieval_accuracy", math.nan),
-        values.get("text/retrieval_chance", math.nan),
-        values.get("text/retrieval_p_value", math.nan),
-    )
+        # 0 where a permutation test cannot tell it from chance.
+        is_chance = p_value > NOT_ABOVE_CHANCE
+        out[f"{prefix}/retrieval_margin"] = 0.0 if is_chance else accuracy - chance
     if "reward/zero_std_frac" not in values:
         out["reward/zero_std_frac"] = values.get("reward/solved_frac", math.nan) + values.get(
             "reward/hopeless_frac", math.nan
@@ -252,11 +248,6 @@ def derived(values: Mapping[str, float]) -> dict[str, float]:
         skipped = values.get("optim/num_skipped", 0.0) > 0
         out["optim/non_finite"] = float(broken or skipped)
     return {key: value for key, value in out.items() if math.isfinite(value)}
-
-
-def _above_chance(accuracy: float, chance: float, p_value: float) -> float:
-    """How far retrieval is above chance; 0 where a permutation test cannot tell it from chance."""
-    return 0.0 if p_value > NOT_ABOVE_CHANCE else accuracy - chance
 
 
 def known_keys() -> list[str]:
@@ -292,19 +283,15 @@ class OutcomeSpec(Spec):
 
 
 OUTCOMES: tuple[OutcomeSpec, ...] = (
-    OutcomeSpec(
-        name="success_probe",
-        keys=("probe/*/success_rate", "probe/success_rate"),
-        kind="rate",
-        is_fixed=True,
-        trials="num_tasks",
-    ),
-    OutcomeSpec(
-        name="success_eval",
-        keys=("eval/*/success_rate", "eval/success_rate"),
-        kind="rate",
-        is_fixed=True,
-        trials="num_tasks",
+    *(
+        OutcomeSpec(
+            name=f"success_{where}",
+            keys=(f"{where}/*/success_rate", f"{where}/success_rate"),
+            kind="rate",
+            is_fixed=True,
+            trials="num_tasks",
+        )
+        for where in ("probe", "eval")
     ),
     OutcomeSpec(
         name="success_train",

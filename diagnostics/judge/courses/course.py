@@ -148,14 +148,6 @@ def _rank(names: Iterable[str], keys: Sequence[str]) -> int:
     return next((n for n, key in enumerate(keys) if name == key or matches(name, key)), len(keys))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
-    """The recent past before an observation, on the channel's scale."""
-
-    median: float
-    scale: float
-
-
 @dataclass(slots=True, kw_only=True)
 class Course:
     """The observations of one metric, and what follows from them alone."""
@@ -182,19 +174,20 @@ class Course:
     rows_since: int = 0
     """Rows of the log after the last observation."""
     recent: list[float] = field(default_factory=list)
+    """The last observation and `HISTORY` before it, on the channel's scale."""
     differences: list[float] = field(default_factory=list)
     first_values: list[float] = field(default_factory=list)
     gaps: list[int] = field(default_factory=list)
     history: list[tuple[int, float]] = field(default_factory=list)
     """(step, value on the channel's scale) of the last `DATED` observations: they date a change."""
 
-    def take(self, step: int, values: Mapping[str, float]) -> Past | None:
-        """Take in a row of the log. None if the metric is not in it: the row is only counted."""
+    def take(self, step: int, values: Mapping[str, float]) -> bool:
+        """Take in a row of the log. False if the metric is not in it: the row is only counted."""
         self.rows_since += 1
         keys = self.spec.keys
         measured = self.source.measured(values, keys)
         if not measured:
-            return None
+            return False
         if self.source.is_other(measured, keys):
             source = self.source.begin(measured, keys)
             self.restart()
@@ -208,16 +201,15 @@ class Course:
             _append(self.gaps, gap, 9)
             self.gap = median(self.gaps)
         self.rows_since = 0
-        past = self._past(x)
         self._add(x, step)
         self.first_step = step if self.first_step is None else self.first_step
         self.last_step = step
         self.count += 1
-        return past
+        return True
 
     def restart(self) -> None:
         """Forget everything: a better source of the same thing came, or one more of them."""
-        Course.__init__(self, spec=self.spec)
+        type(self).__init__(self, spec=self.spec)
 
     @property
     def key(self) -> str:
@@ -309,7 +301,7 @@ class Course:
     def _add(self, x: float, step: int) -> None:
         if len(self.recent) > 1:
             _append(self.differences, x - 2 * self.recent[-1] + self.recent[-2], HISTORY)
-        _append(self.recent, x, max(HISTORY, self.spec.window))
+        _append(self.recent, x, HISTORY + 1)
         _append(self.history, (step, x), DATED)
         if len(self.first_values) < 10:
             self.first_values.append(x)
@@ -338,15 +330,6 @@ class Course:
         if self.spec.transform == "log" and math.isfinite(x):
             return math.exp(x)
         return x
-
-    def _past(self, x: float) -> Past:
-        """Median and robust scale of the recent past, before `x`."""
-        if self.spec.against != "recent":
-            return Past(median=math.nan, scale=1.0)
-        past = self.recent[-HISTORY:]
-        if not past:
-            return Past(median=x, scale=0.1)
-        return Past(median=median(past), scale=max(robust_scale(past), 0.1))
 
 
 def _append(values: list[Any], value: Any, size: int) -> None:

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ..claims import Change, Claim, Dip, Level, Lost
 from .channels import OutcomeSpec
@@ -81,7 +81,10 @@ class Outcome:
     series: Series = field(init=False)
     turns: Turns = field(init=False)
     _now: tuple[int, Stretch] | None = field(default=None, init=False)
-    _dated: tuple[int, int, Dates] | None = field(default=None, init=False)
+    _dated: tuple[int, int] | None = field(default=None, init=False)
+    """Turns and rows with which `_dates` was made."""
+    _dates: Dates | None = field(default=None, init=False)
+    """When the last turn may have begun."""
 
     def __post_init__(self) -> None:
         self._begin()
@@ -90,7 +93,7 @@ class Outcome:
         self.series = Series(self.spec.kind, is_fixed=self.spec.is_fixed)
         is_known = self.spec.is_fixed and self.spec.kind == "rate"
         self.turns = Turns(self.series, least_rows=1 if is_known else 2)
-        self.low_since = self._now = self._dated = None
+        self.low_since = self._now = self._dated = self._dates = None
         self.num_sagging = 0
         self.was_large = self.was_lost = self.was_back = False
 
@@ -240,16 +243,20 @@ class Outcome:
     @property
     def base(self) -> float:
         """Of a return: the level that its gain started from."""
-        rows = [stretch for mode, stretch in self.turns.pivots if mode == "up"]
-        before = [stretch.mean for stretch in rows if stretch.start <= self.best.start]
-        return min([*before, self.high]) if before else self.high
+        return min([*(stretch.mean for stretch in self._floors), self.high])
+
+    @property
+    def _floors(self) -> list[Stretch]:
+        """The low points that it rose from to the best that was held."""
+        rises = (stretch for mode, stretch in self.turns.pivots if mode == "up")
+        return [stretch for stretch in rises if stretch.start <= self.best.start]
 
     @property
     def sigmas_below_best(self) -> float:
         """Standard errors from the best down to what follows it, at most."""
         if not self.count or self.best.stop >= self.count:
             return 0.0
-        return self.turns.sigmas_since(self.best, -1)
+        return self.turns.sigmas_below_best(self.turns.least_rows)
 
     @property
     def has_fallen(self) -> bool:
@@ -356,14 +363,9 @@ class Outcome:
         return self.has_fallen and self.was_lost
 
     @property
-    def num_fallen_rows(self) -> int:
-        """Rows since what was held before the present fall."""
-        return self.count - self.turns.pivots[-1][1].stop if self.has_fallen else 0
-
-    @property
     def is_confirmed(self) -> bool:
         """The fall shows in more than one row."""
-        return self.has_fallen and self.num_fallen_rows >= 2
+        return self.has_fallen and self.count - self.turns.pivots[-1][1].stop >= 2
 
     @property
     def bottom(self) -> Stretch | None:
@@ -405,7 +407,7 @@ class Outcome:
 
     @property
     def _sigmas_now(self) -> float:
-        return self.turns.sigmas_since(self.best, -1, 1)
+        return self.turns.sigmas_below_best(1)
 
     @property
     def is_recovering(self) -> bool:
@@ -459,15 +461,13 @@ class Outcome:
         return self.num_sagging >= least and self._sigmas_now >= AGREE_SIGMAS
 
     stands_out = leans
+    jump: ClassVar[float] = 0.0
+    """No single row of an outcome counts by itself."""
 
     @property
     def strength(self) -> float:
         """1 where a fall is large; one half where it is beyond chance."""
         return 1.0 if self.is_large_fall else 0.5 if self.has_fallen else 0.0
-
-    @property
-    def jump(self) -> float:
-        return 0.0
 
     def _date(self) -> None:
         """When the last turn may have begun, from the rows until now.
@@ -480,19 +480,14 @@ class Outcome:
         pivot, turned = self.turns.pivots[-1][1], self.series.row_of(self.turns.turned[-1]) + 1
         start = max(pivot.start, turned - ROWS_BEFORE)
         stop = dated_with(turned, self.count)
-        if self._dated is None or self._dated[:2] != (len(self.turns.pivots), stop):
+        if self._dated != (dated := (len(self.turns.pivots), stop)):
             rows = change_points(self.series, start, stop)
-            self._dated = (len(self.turns.pivots), stop, between_rows(self.series, start, rows))
-
-    @property
-    def _dates(self) -> Dates | None:
-        return None if self._dated is None else self._dated[2]
+            self._dated, self._dates = dated, between_rows(self.series, start, rows)
 
     @property
     def onset_interval(self) -> tuple[int, int] | None:
         """First and last step at which the last turn may have begun."""
-        dates = self._dates
-        return None if dates is None else (dates[0], dates[2])
+        return None if self._dates is None else (self._dates[0], self._dates[2])
 
     @property
     def onset_step(self) -> int | None:
@@ -617,11 +612,7 @@ class Outcome:
             return min(upper / max(held, 1e-9), 1.0)
         # What it had gained is a difference of two levels, each known as well as its rows tell.
         floor = min(
-            (
-                self.series.bounds(stretch, BOUND_Z)[0]
-                for mode, stretch in self.turns.pivots
-                if mode == "up" and stretch.start <= self.best.start
-            ),
+            (self.series.bounds(stretch, BOUND_Z)[0] for stretch in self._floors),
             default=self.series.bounds(self.best, CHOSEN_Z)[0],
         )
         gain = self.series.bounds(self.best, BOUND_Z)[0] - floor

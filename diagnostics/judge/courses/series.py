@@ -283,16 +283,11 @@ class Series:
             scale = max(scale, EDGE_SIBLINGS * self.siblings)
         return stretch.size**2 / max(unit * scale, 1e-12)
 
-    def variance(self, stretch: Stretch, rate: float | None = None) -> float:
-        """Squared standard error of the mean.
-
-        Args:
-            rate: of a rate, the probability at which to take it; None for its own.
-        """
+    def variance(self, stretch: Stretch) -> float:
+        """Squared standard error of the mean."""
         if self.kind == "rate":
             weight = self.weight(stretch)
-            p = stretch.mean if rate is None else rate
-            p = (p * weight + 1) / (weight + 2)
+            p = (stretch.mean * weight + 1) / (weight + 2)
             return p * (1 - p) / weight
         unit = self._units[stretch.stop] - self._units[stretch.start]
         return unit / stretch.size**2

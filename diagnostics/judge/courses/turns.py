@@ -111,15 +111,14 @@ class Turns:
         caution = CAUTION if self.series.kind == "rate" else AMOUNT_CAUTION
         return math.sqrt(2 * (math.log(max(len(self.series), 1)) + caution))
 
-    def sigmas_since(self, extreme: Stretch, sign: int, least_rows: int | None = None) -> float:
-        """Standard errors from an extreme to what follows it, up (1) or down (-1), the most."""
-        least = self.least_rows if least_rows is None else least_rows
-        stop = len(self.series)
+    def sigmas_below_best(self, least_rows: int) -> float:
+        """Standard errors from the best down to what follows it, of so many rows, at most."""
+        assert self.best is not None
         return max(
             (
-                sign * self.series.sigmas(extreme, stretch)
-                for stretch in self.series.ending(stop, extreme.stop)
-                if stretch.size >= least
+                -self.series.sigmas(self.best, stretch)
+                for stretch in self.series.ending(len(self.series), self.best.stop)
+                if stretch.size >= least_rows
             ),
             default=0.0,
         )

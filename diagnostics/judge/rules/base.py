@@ -58,12 +58,14 @@ def finding(
     *agreeing: Sign,
     words: str = "",
     is_critical: bool = False,
+    is_note: bool = False,
     title: str = "",
     meaning: str = "",
 ) -> Finding:
-    """A critical alarm or a warning; without other words, what its signs did."""
+    """A critical alarm, a warning or a note; without other words, what its signs did."""
+    severity = AlarmSeverity.CRITICAL if is_critical else AlarmSeverity.WARNING
     return Finding(
-        severity=AlarmSeverity.CRITICAL if is_critical else AlarmSeverity.WARNING,
+        severity=AlarmSeverity.INFO if is_note else severity,
         main=main,
         agreeing=agreeing,
         words=words or sentence([main, *agreeing]),
@@ -89,20 +91,17 @@ class View:
     def __getitem__(self, name: str) -> Sign:
         return self.outcomes[name] if name in self.outcomes else self.channels[name]
 
-    def _these(self, names: Iterable[str]) -> list[Sign]:
-        return [self[name] for name in names]
-
     def raised(self, *names: str) -> list[Sign]:
-        return [sign for sign in self._these(names) if sign.is_raised]
+        return [sign for sign in map(self.__getitem__, names) if sign.is_raised]
 
     def leaning(self, *names: str) -> list[Sign]:
         """Raised, or at least half way there."""
-        signs = self._these(names)
+        signs = map(self.__getitem__, names)
         return [sign for sign in signs if (sign.is_raised and sign.stands_out) or sign.leans]
 
     def jumped(self, *names: str) -> list[Sign]:
         """Twice as far as it takes with the last observation alone, whatever the level says."""
-        signs = self._these(names)
+        signs = map(self.__getitem__, names)
         return [sign for sign in signs if sign.last_step == self.step and sign.jump >= DRASTIC]
 
     @property
@@ -280,21 +279,16 @@ def describe(sign: Sign) -> str:
     spec, label = sign.spec, _label(sign)
     now = amount(sign.shown_level if math.isfinite(sign.level) else sign.value, spec.unit)
     over = f", {averaged(sign)}" if averaged(sign) else ""
-    if spec.against == "zero":
-        return f"{label}: {now} (step {sign.last_step}{over})"
     if spec.against == "recent":
         return f"{label} jumped to {amount(sign.value, spec.unit)}"
     before = amount(sign.baseline, spec.unit)
-    if before == now:
+    if spec.against == "zero" or before == now:
         return f"{label}: {now} (step {sign.last_step}{over})"
     if spec.against == "start":
         return f"{label}: {before} (at the start) -> {now} (step {sign.last_step}{over})"
     side, best = _extreme(sign)
-    if over:
-        over = f", each the {over.removeprefix(', ')}"
-        return f"{label}: {before} ({side}, step {best}) -> {now} (step {sign.last_step}){over}"
-    where = f"{side}, step {best}"
-    return f"{label}: {before} ({where}) -> {now} (step {sign.last_step}{over})"
+    each = f", each the {averaged(sign)}" if over else ""
+    return f"{label}: {before} ({side}, step {best}) -> {now} (step {sign.last_step}){each}"
 
 
 def averaged(course: Channel) -> str:
@@ -317,11 +311,9 @@ def describe_outcome(outcome: Outcome) -> str:
     """
     label = metric(outcome.key).in_sentence
     now = outcome.level_of(outcome.since_turn)
-    if not outcome.turns.pivots:
-        return f"{label}: {level_words(now)}"
-    pivot = outcome.turns.pivots[-1][1]
     if not outcome.shows_turn:
         return f"{label}: {level_words(now)}"
+    pivot = outcome.turns.pivots[-1][1]
     before = outcome.level_of(outcome.best if outcome.has_fallen else pivot)
     rest = ", and still falls" if outcome.still_falls else ""
     return f"{label}: {level_words(before, with_trials=False)} -> {level_words(now)}{rest}"

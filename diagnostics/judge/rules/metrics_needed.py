@@ -7,7 +7,6 @@ a metric is named in words, with the columns that are read as it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...catalogue import metric
@@ -40,7 +39,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     "policy/ref_kl": {"verl": "actor/kl_loss", "trl": "kl"},
 }
 """Metric -> trainer -> the column of its that is read as the metric."""
-_TRAINERS = {"verl": "verl", "trl": "TRL"}
+TRAINERS = {"verl": "verl", "trl": "TRL"}
+"""Whose names a file has -> how sentences call that trainer."""
 _OF_ROLLOUTS = ("text/", "info/")
 _USUAL = ("rollout/action_valid_frac", "rollout/success_rate")
 """What most trainers of agents log, in one column or another."""
@@ -58,17 +58,6 @@ def logged_keys(channels: Iterable[str]) -> tuple[str, ...]:
         made_of = _LOGGED.get(key) or SOURCES.get(key, (key,))[:1]
         keys.update(dict.fromkeys(pattern.replace("/*/", f"/{TAG}/") for pattern in made_of))
     return tuple(keys)
-
-
-def in_table(keys: Sequence[str]) -> str:
-    """Keys as a table of the docs has them: the families of reasoning are one entry.
-
-    >>> in_table(["info/first_turn/x", "info/all_turns/x", "text/y"])
-    '`info/FAMILY/x`, `text/y`'
-    """
-    families = (re.sub(r"^info/(?:first_turn|all_turns)/", "info/FAMILY/", key) for key in keys)
-    named = (re.sub(r"^gradient/\w+/", "gradient/TERM/", key) for key in families)
-    return ", ".join(f"`{key}`" for key in dict.fromkeys(named))
 
 
 def wanting_words(keys: Sequence[str], trainer: str) -> str:
@@ -135,4 +124,4 @@ def _columns(key: str, trainer: str) -> str:
     columns = COLUMNS.get(key, {})
     if trainer:
         columns = {trainer: columns[trainer]} if trainer in columns else {}
-    return ", ".join(f"`{name}` of {_TRAINERS[of]}" for of, name in columns.items())
+    return ", ".join(f"`{name}` of {TRAINERS[of]}" for of, name in columns.items())

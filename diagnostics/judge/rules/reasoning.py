@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from ..claims import Independent
 from .base import (
+    RATES,
     Finding,
     Rule,
     Sign,
@@ -25,9 +26,9 @@ _PARSING = ("closed", "format")
 _ACTING = ("action", "eval_action")
 _DEPENDENCE = ("dependence_first", "dependence_all")
 _RETRIEVAL = ("retrieval", "text_retrieval")
+_LOW_ENTROPY = ("entropy_down", "conditional_entropy_down", "sibling_distance_down")
 LEAST_RISE = 0.25
 """Nats per token: an explosion is not counted in hundredths."""
-_SUCCESS = ("success_probe", "success_eval", "success_train")
 
 
 def _format_collapse(view: View) -> Finding | None:
@@ -159,10 +160,6 @@ def _broke_first(view: View, signs: list[Sign]) -> bool:
     return bool(broken) and onset_of(broken) <= onset_of(signs)
 
 
-def _low_entropy(view: View) -> list[Sign]:
-    return view.raised("entropy_down", "conditional_entropy_down", "sibling_distance_down")
-
-
 def _is_entropy_low(view: View) -> bool:
     """Of the reasoning itself where that is known, else of all tokens."""
     entropy = view.channels["conditional_entropy_down"]
@@ -174,7 +171,7 @@ def _low_entropy_collapse(view: View) -> Finding | None:
 
     Where dependence is measured it must be low, too.
     """
-    low = _low_entropy(view)
+    low = view.raised(*_LOW_ENTROPY)
     if not low or view.is_success_reached:
         return None
     if view.success is not None and not (view.is_success_falling or view.is_success_flat(10)):
@@ -205,7 +202,7 @@ def _degenerate_text(view: View) -> Finding | None:
     loops = view["loops"]
     if not loops.is_raised:
         return None
-    agreeing = view.leaning(*_SUCCESS, *_PARSING, *_ACTING)
+    agreeing = view.leaning(*RATES, *_PARSING, *_ACTING)
     critical = bool(agreeing) and view.is_success_declining and view.is_warm
     return finding(loops, *agreeing, is_critical=critical)
 
@@ -215,28 +212,28 @@ RULES: tuple[Rule, ...] = (
         "FORMAT_COLLAPSE",
         _format_collapse,
         needs=("closed", "format", "action", "eval_action"),
-        confirms=("truncated", "length", "entropy_up", *_SUCCESS, "closed", "action"),
+        confirms=("truncated", "length", "entropy_up", *RATES, "closed", "action"),
     ),
     rule(
         "TEMPLATE_COLLAPSE",
         _template_collapse,
         needs=(*_DEPENDENCE, "text_dependence", *_RETRIEVAL),
-        confirms=_SUCCESS,
+        confirms=RATES,
     ),
     rule("PROMPT_INDEPENDENT", _prompt_independent, needs=_RETRIEVAL),
     rule(
         "LOW_ENTROPY_COLLAPSE",
         _low_entropy_collapse,
-        needs=("entropy_down", "conditional_entropy_down", "sibling_distance_down"),
-        confirms=_SUCCESS,
+        needs=_LOW_ENTROPY,
+        confirms=RATES,
     ),
     rule(
         "ENTROPY_EXPLOSION",
         _entropy_explosion,
         needs=("entropy_up",),
-        confirms=(*_SUCCESS, "closed", "action"),
+        confirms=(*RATES, "closed", "action"),
     ),
-    rule("DEGENERATE_TEXT", _degenerate_text, needs=("loops",), confirms=_SUCCESS),
+    rule("DEGENERATE_TEXT", _degenerate_text, needs=("loops",), confirms=RATES),
     rule("LENGTH_SATURATION", when_raised("capped"), needs=("capped",)),
     rule(
         "REWARD_WITHOUT_REASONING",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from echoscope.store.records import AlarmSeverity
 from echoscope.text.amounts import number, percent
 
 from .base import Finding, Rule, View, describe, finding, rule, sentence, when_raised
@@ -70,12 +69,12 @@ def _gradient_spike(view: View) -> Finding | None:
     moved = [
         c for c in view.leaning(*_MOVES) if c.onset_step is not None and c.onset_step >= spiked
     ]
-    return Finding(
-        severity=AlarmSeverity.WARNING if moved else AlarmSeverity.INFO,
-        main=gradient,
-        agreeing=tuple(moved),
-        words=f"{gradient.spec.label} jumped at step {spiked}"
-        + (f"; then {sentence(moved)}" if moved else "; nothing else moved so far"),
+    then = f"then {sentence(moved)}" if moved else "nothing else moved so far"
+    return finding(
+        gradient,
+        *moved,
+        words=f"{gradient.spec.label} jumped at step {spiked}; {then}",
+        is_note=not moved,
     )
 
 

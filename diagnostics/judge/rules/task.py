@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from echoscope.store.records import AlarmSeverity
 from echoscope.text.amounts import percent
 from echoscope.text.sentences import capitalised
 
@@ -86,18 +85,16 @@ def _low_success(view: View) -> Finding | None:
         is_large |= is_agreed and left <= 1 - main.large_share
         is_large |= _num_kinds(signs) > 1 and left <= 1 - main.large_share / 2
     critical = main in deciding and is_large and (view.is_warm or main.spec.is_fixed)
-    severity = AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING
-    if main.is_reconstructed:
-        severity = AlarmSeverity.INFO
     agreeing: list[Sign] = [*fallen[1:], *(signs if critical else [])]
     all_signs = [main, *agreeing]
     if main not in deciding:
         all_signs += deciding[:1]  # the fixed tasks, which do not show a loss
-    return Finding(
-        severity=severity,
-        main=main,
-        agreeing=tuple(agreeing),
+    return finding(
+        main,
+        *agreeing,
         words=sentence(all_signs),
+        is_critical=critical,
+        is_note=main.is_reconstructed,
         title=_TITLES.get(main.spec.name, "" if main in deciding else "Training success dropped"),
         meaning=_meaning(main, view),
     )
@@ -306,23 +303,15 @@ def _converged(view: View) -> Finding | None:
     is_solved = success.is_rate and success.level >= SOLVED_RATE
     if not (calm and (is_solved or view.is_success_flat(FLAT_STEPS))):
         return None
-    return Finding(
-        severity=AlarmSeverity.INFO,
-        main=success,
-        agreeing=tuple(calm),
-        words=sentence([success, *calm]),
-    )
+    return finding(success, *calm, is_note=True)
 
 
 def _stalled(view: View) -> Finding | None:
     success = view.success
     if success is None or not view.is_success_flat(STALLED_STEPS) or view.is_success_falling:
         return None
-    return Finding(
-        severity=AlarmSeverity.INFO,
-        main=success,
-        words=f"{describe(success)}; no change beyond chance since step {success.flat_since}",
-    )
+    evidence_text = f"{describe(success)}; no change beyond chance since step {success.flat_since}"
+    return finding(success, words=evidence_text, is_note=True)
 
 
 def _empty_selection(view: View) -> Finding | None:

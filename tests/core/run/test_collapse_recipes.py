@@ -1,12 +1,13 @@
 """Recipes that collapse, their healthy twins, and the curves recorded of them.
 
-The rules behind the labels are those of `diagnostics/bench/labelling.py`; made curves below show
+The rules behind the labels are those of `benchmarks/labelling.py`; made curves below show
 each of them at work, and every recorded label must follow from its CSV.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,11 +15,14 @@ import numpy as np
 import pytest
 from listening import Listener
 
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+from labelling import outcome_of
+
 from echoscope.core.config.loading import load_config, recipe_names
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.launch import start
 from echoscope.diagnostics.bench.harness import load_curves
-from echoscope.diagnostics.bench.labelling import outcome_of
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.table import MetricTable

@@ -8,7 +8,7 @@ import pytest
 from echoscope.diagnostics.bench.cures.kinds import HERE, kinds, twins
 from echoscope.diagnostics.bench.harness import LabelledRun
 from echoscope.diagnostics.bench.judging import Judged, RuleCalls, judge
-from echoscope.diagnostics.bench.report import cures_set, report_of, truth_set
+from echoscope.diagnostics.bench.report import recorded_set, report_of
 from echoscope.diagnostics.bench.report_json import report_json
 from echoscope.diagnostics.bench.scores import Call
 from echoscope.diagnostics.judge.alarms import RULE_ORDER, RunState
@@ -142,7 +142,7 @@ def test_a_rules_alarm_begins_when_it_is_raised_from_below() -> None:
 
 @pytest.mark.long
 def test_the_part_of_the_cures_holds_every_curve_that_is_kept() -> None:
-    runs = {run.name: run for run in cures_set()}
+    runs = {run.name: run for run in recorded_set("cures")}
     assert len(runs) == len(list((HERE / "curves").glob("*/*.csv")))
     assert {name.split("/")[0] for name in runs} <= {*kinds(), *twins()}
     assert runs["bandit-luck/seed0"].label == "echo_trap"
@@ -150,7 +150,7 @@ def test_the_part_of_the_cures_holds_every_curve_that_is_kept() -> None:
 
 
 def test_the_part_of_the_truth_table_is_labelled_by_what_is_true() -> None:
-    runs = {run.name: run for run in truth_set()}
+    runs = {run.name: run for run in recorded_set("truth")}
     assert not runs["slow-rise"].is_collapsed
     assert runs["slow-rise"].counts
     assert not runs["dip"].counts, "nothing is wrong in the end, and an alarm in the dip is right"

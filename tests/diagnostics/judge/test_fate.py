@@ -18,7 +18,7 @@ from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.alarms import RULES_BY_NAME, RunState
 from echoscope.diagnostics.judge.claims import Fate
 from echoscope.diagnostics.judge.verdict import diagnose
-from echoscope.diagnostics.judge.verdict_text import at_the_end
+from echoscope.diagnostics.judge.verdict_text import AT_THE_END, in_other_words
 from echoscope.store.reader import open_run
 from echoscope.store.records import CheckpointRecord, CommandAck, CommandAction, CommandOutcome
 from echoscope.store.steer.commands import new_command
@@ -281,7 +281,7 @@ def test_a_run_that_goes_on_is_called_collapsing(tmp_path: Path) -> None:
 
 def test_what_still_falls_fell_at_the_end() -> None:
     said = "training success: 62 % (step 4) -> 20 % (step 60), and still falls; valid actions: 9 %"
-    assert at_the_end(said) == (
+    assert in_other_words(said, AT_THE_END) == (
         "training success: 62 % (step 4) -> 20 % (step 60), and still fell at the end; "
         "valid actions: 9 %"
     )

@@ -17,7 +17,7 @@ from echoscope.diagnostics.bench.judging import (
     judge,
     said_with_less,
 )
-from echoscope.diagnostics.bench.report import small_set
+from echoscope.diagnostics.bench.report import recorded_set
 from echoscope.diagnostics.judge.advice.actions import trainer_of
 from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.alarms import AlarmEngine, RunState
@@ -268,14 +268,16 @@ def test_a_fall_beyond_the_interval_is_watch_at_once(after: float, state: RunSta
 @pytest.mark.no_cover  # measuring it takes three times as long as the test
 def test_confidence_is_what_was_measured() -> None:
     """Counted again on the recorded runs: no more wrong than the table says of all of them."""
-    results = [(run, judge(run).said) for run in small_set()]
+    results = [(run, judge(run).said) for run in recorded_set("small")]
     found = calibrated(results)
     assert found.keys() <= MEASURED.keys()
     for key, (wrong, steps) in found.items():
         assert wrong <= MEASURED[key][0], key
         assert steps <= MEASURED[key][1], key
     assert MEASURED["healthy", "high"][0] / MEASURED["healthy", "high"][1] < 0.02
-    less = [(run, said_with_less(run)) for run in small_set() if run.name.endswith("seed0")]
+    less = [
+        (run, said_with_less(run)) for run in recorded_set("small") if run.name.endswith("seed0")
+    ]
     again = counted_by_kinds([(run, said) for run, said in results if run.name.endswith("seed0")])
     for key, (wrong, steps) in (*again.items(), *counted_by_kinds(less).items()):
         assert wrong <= BY_KINDS[key]["small"][0], key

@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..read.table import MetricTable
-from .harness import is_halved, success_of
+from echoscope.diagnostics.bench.harness import is_halved, success_of
+from echoscope.diagnostics.read.table import MetricTable
 
 Values = NDArray[np.float64]
 
