@@ -33,7 +33,7 @@ NOISE_SIGMAS = 4.0
 SPARSE_STRENGTH = 1.5
 HALF = 0.5
 LEAST_SCALE = 0.1
-"""Of the recent past: with less noise than this, as little counts as with so much."""
+"""Of the recent past: a metric that hardly moved counts as if it had so much noise."""
 LEAST_PAST = 10
 """Observations before one that may differ from the recent past."""
 DRASTIC = 2.0
