@@ -236,9 +236,11 @@ def stored_evaluations(*, within_s: float = 0.0) -> StoredEvaluations:
     answers = {run_id: _kept(position) for run_id, position in positions.items()}
     if None in answers.values() and within_s > 0:
         _read_beside([run_id for run_id, answer in answers.items() if answer is None], positions)
-        while None in answers.values() and time.monotonic() < ends_at:
+        while None in answers.values() and not _errors and time.monotonic() < ends_at:
             time.sleep(0.01)
             answers = {run_id: _kept(position) for run_id, position in positions.items()}
+    if _errors:
+        raise _errors.pop()
     unreadable |= {run_id: a.text for run_id, a in answers.items() if isinstance(a, Problem)}
     return StoredEvaluations(
         rows={row.run_id: row for row in rows},
@@ -269,6 +271,8 @@ def _kept(position: queries.Position) -> Played | Problem | None:
 
 _beside = threading.Lock()
 """Held while evaluations are read beside the pages."""
+_errors: list[Exception] = []
+"""What ended such reading, a mistake of ours: the page that asks next shows it."""
 
 
 def _read_beside(run_ids: Sequence[str], positions: Mapping[str, queries.Position]) -> None:
@@ -282,6 +286,8 @@ def _read_beside(run_ids: Sequence[str], positions: Mapping[str, queries.Positio
                 for run_id in batch:
                     ask = together.get(run_id, functools.partial(_read_one, run_id))
                     _played.get(positions[run_id][0], positions[run_id], ask)
+        except Exception as error:  # noqa: BLE001 - raised again where a page asks
+            _errors.append(error)
         finally:
             _beside.release()
 

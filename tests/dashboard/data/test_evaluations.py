@@ -223,3 +223,16 @@ def test_an_evaluation_that_cannot_be_read_is_named(
     stored = read(tmp_path, serve_root)
     assert stored.unreadable == {"a": "its files are damaged"}
     assert grouped(stored.played) == []
+
+
+def test_a_mistake_while_it_is_read_beside_the_page_reaches_the_page(
+    tmp_path: Path, serve_root: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_evaluation(tmp_path / "a", {"lake": ["11"]})
+
+    def mistaken(*given: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(evaluations, "stored_outcomes", mistaken)
+    with pytest.raises(ZeroDivisionError):
+        read(tmp_path, serve_root)
