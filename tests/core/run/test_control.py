@@ -152,13 +152,13 @@ def test_refused_settings_change_nothing_and_the_next_command_still_counts(
 def test_an_evaluation_needs_something_to_evaluate_on(desk: Desk) -> None:
     desk.post("evaluate")
     config = load_config(overrides=["envs.train=[{env: bandit}]"])
-    assert not desk.boundary(1, config).evaluate
+    assert CommandAction.EVALUATE not in desk.boundary(1, config).asked
     assert desk.answers == [(1, "rejected", "the run has no environments under envs.eval")]
 
 
 def test_an_expired_command_does_nothing(desk: Desk, config: RunConfig) -> None:
     desk.post("stop", ttl_s=-1)
-    assert not desk.boundary(4, config).stop
+    assert CommandAction.STOP not in desk.boundary(4, config).asked
     assert desk.answers == [(4, "expired", "it expired before the run could apply it")]
 
 
@@ -166,7 +166,7 @@ def test_a_command_that_expires_during_the_step_does_nothing(desk: Desk, config:
     desk.post("stop", ttl_s=0.05)
     assert not desk.control.should_abort()  # it was read, in time
     time.sleep(0.06)
-    assert not desk.boundary(4, config).stop
+    assert CommandAction.STOP not in desk.boundary(4, config).asked
     assert [(step, outcome) for step, outcome, _ in desk.answers] == [(4, "expired")]
 
 
@@ -180,8 +180,8 @@ def test_a_file_that_is_no_command_is_refused_once(desk: Desk, config: RunConfig
 
 def test_each_command_is_applied_once(desk: Desk, config: RunConfig) -> None:
     desk.post("checkpoint")
-    assert desk.boundary(1, config).checkpoint
-    assert not desk.boundary(2, config).checkpoint
+    assert CommandAction.CHECKPOINT in desk.boundary(1, config).asked
+    assert CommandAction.CHECKPOINT not in desk.boundary(2, config).asked
     assert len(desk.acks) == 1
 
 
@@ -466,5 +466,5 @@ def test_other_commands_wait_for_the_step(desk: Desk, config: RunConfig) -> None
         command = desk.post("stop")
         while not desk.control._waiting:
             threading.Event().wait(0.01)
-    assert desk.boundary(1, config).stop
+    assert CommandAction.STOP in desk.boundary(1, config).asked
     assert [ack.command_id for ack in desk.acks] == [command]
