@@ -1,4 +1,4 @@
-"""What came before a branch: the metrics of its ancestors, and which settings changed when.
+"""What came before a branch, which settings changed when, and by which a stored run was judged.
 
 A branch without its parent's history has no best to fall from and no lost success to win back. So
 it is judged after the rows of its parent, the monitor of a live branch included. What the branch
@@ -12,14 +12,17 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from echoscope.store.log.layout import Layout
+from pydantic import ValidationError
 
+from echoscope.store.log.layout import Layout
+from echoscope.store.steer.settings import LiveSettings, live_settings
+
+from ..config import AlarmConfig
 from ..read.table import table_of_run
 from .advice.situation import SettingsChange
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
-    from echoscope.store.steer.settings import LiveSettings
 
 _RESTARTED = (
     (
@@ -88,8 +91,6 @@ def changes_of(run: RunReader) -> tuple[SettingsChange, ...]:
     Raises:
         StoreError: the run cannot be read.
     """
-    from echoscope.store.steer.settings import live_settings
-
     parent, step, _ = _parent(run)
     inherited: tuple[SettingsChange, ...] = ()
     if parent is not None:
@@ -169,3 +170,59 @@ def _overlaid(config: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, A
         nested = below if isinstance(below, Mapping) else {}
         out[first] = _overlaid(nested, {rest: value}) if rest else value
     return out
+
+
+PREFIX = "diagnostics.alarms."
+_DEFAULTS = AlarmConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmSettings:
+    """By which settings a stored run was judged: those it began with, and what was SET, by step.
+
+    Whoever judges a stored run again (the dashboard, `echoscope diagnose`) says what the run's own
+    alarms said only if it judges by the same thresholds at the same steps.
+    """
+
+    changes: tuple[tuple[int, AlarmConfig], ...] = ()
+    """(first step, settings), by step; before the first of them, the defaults hold."""
+
+    def at(self, step: int) -> AlarmConfig:
+        """What held when this step was judged."""
+        earlier = self.until(step)
+        return earlier[-1][1] if earlier else _DEFAULTS
+
+    def until(self, step: int) -> tuple[tuple[int, AlarmConfig], ...]:
+        """The changes that hold at a step or before it."""
+        return tuple(change for change in self.changes if change[0] <= step)
+
+
+def alarm_settings(run: RunReader) -> AlarmSettings:
+    """Of a stored run; the defaults for one that another program wrote."""
+    return settings_over(run.info().config, live_settings(run))
+
+
+def settings_over(config: Mapping[str, Any], live: LiveSettings) -> AlarmSettings:
+    """From the configuration of a run and its live settings; what is not valid changes nothing.
+
+    >>> unchanged = LiveSettings(initial={})
+    >>> config = {"diagnostics": {"alarms": {"warmup_steps": 5}}}
+    >>> settings_over(config, unchanged).at(0).warmup_steps
+    5
+    >>> settings_over({"lr": 0.1}, unchanged).at(0) == AlarmConfig()
+    True
+    """
+    diagnostics = config.get("diagnostics")
+    own = diagnostics.get("alarms") if isinstance(diagnostics, Mapping) else None
+    first = _with_settings(_DEFAULTS, own)
+    changes = [(step, _with_settings(first, values)) for step, values in live.below(PREFIX)]
+    return AlarmSettings(changes=((0, first), *changes))
+
+
+def _with_settings(before: AlarmConfig, values: object) -> AlarmConfig:
+    if not isinstance(values, Mapping):
+        return before
+    try:
+        return AlarmConfig.model_validate({**before.model_dump(), **values})
+    except ValidationError:
+        return before

@@ -57,8 +57,7 @@ if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
 
     from ..read.sources import Opened, Rescore
-    from .lineage import Before
-    from .settings_by_step import AlarmSettings
+    from .lineage import AlarmSettings, Before
 
 LEAST_KINDS = 4
 """Kinds of signals beside a return that stays where it is, for a run to be called healthy."""
@@ -568,7 +567,7 @@ def _thresholds(opened: Opened) -> AlarmSettings | None:
     """By which settings a stored run is judged, step by step; None for the defaults."""
     if opened.reader is None:
         return None
-    from .settings_by_step import alarm_settings  # imports the store, which a file does not need
+    from .lineage import alarm_settings  # imports the store, which a file does not need
 
     return alarm_settings(opened.reader)
 

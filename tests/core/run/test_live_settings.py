@@ -20,7 +20,7 @@ from echoscope.core.run.checkpoint import Checkpoints, Progress
 from echoscope.core.run.control import Control
 from echoscope.core.run.observers import SilentEvents
 from echoscope.core.run.train import Trainer
-from echoscope.diagnostics.judge.settings_by_step import alarm_settings
+from echoscope.diagnostics.judge.lineage import alarm_settings
 from echoscope.diagnostics.tools.whatif import own_settings
 from echoscope.store.log.packing import pack
 from echoscope.store.reader import open_run

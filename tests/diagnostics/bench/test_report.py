@@ -71,19 +71,18 @@ def test_per_rule_by_hand() -> None:
     Healthy: 40 steps of three collapses and 100 of the control. It warned once there (step 10);
     ECHO_TRAP once in vain in the control (90) and once too early in its own collapse (20).
     """
-    found = {rule.rule: rule for rule in report_of("x", RESULTS).by_rule}
-    own = found[FORMAT].own
-    assert own is not None
-    assert (own.num_collapsed, own.num_in_time, own.median_lead) == (2, 1, 2.5)
-    assert own.median_onset_error == 17.5  # 10 and 25
-    assert found[FORMAT].own_warned == 2
-    assert found[FORMAT].warning.num_in_time == 2
-    assert found[FORMAT].critical.num_false == 0
-    assert found[FORMAT].warning.false_per_1000 == pytest.approx(1000 / 220)
-    assert found[TRAP].critical.false_per_1000 == pytest.approx(1000 / 220)
-    assert found[TRAP].warning.num_false == 2
-    assert found[TRAP].warning.num_in_time == 1  # in the broken run, at 64
-    assert found["STALLED"].own is None
+    found = report_json(report_of("x", RESULTS))["rules"]
+    own = found[FORMAT]["own_kind"]
+    assert (own["collapsed"], own["detected"], own["median_lead"]) == (2, 1, 2.5)
+    assert own["median_onset_error"] == 17.5  # 10 and 25
+    assert found[FORMAT]["own_kind_warned_in_time"] == 2
+    assert found[FORMAT]["warning"]["detected"] == 2
+    assert found[FORMAT]["critical"]["false"] == 0
+    assert found[FORMAT]["warning"]["false_per_1000_steps"] == pytest.approx(1000 / 220)
+    assert found[TRAP]["critical"]["false_per_1000_steps"] == pytest.approx(1000 / 220)
+    assert found[TRAP]["warning"]["false"] == 2
+    assert found[TRAP]["warning"]["detected"] == 1  # in the broken run, at 64
+    assert found["STALLED"]["own_kind"] is None
 
 
 def test_whole_verdict_and_confusion_by_hand() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from echoscope.diagnostics.config import AlarmConfig
-from echoscope.diagnostics.judge.settings_by_step import settings_over
+from echoscope.diagnostics.judge.lineage import settings_over
 from echoscope.store.steer.settings import LiveSettings
 
 START = {"diagnostics": {"alarms": {"warmup_steps": 5, "thresholds": {"spread": 0.5}}}}
