@@ -45,6 +45,8 @@ from .observers import StepObserver
 SETTLING_STEPS = 10
 """The first steps after a rewind, in which the guard does not judge the treatment. At least as long
 it waits where a change may end by itself."""
+LASTING = ("NON_FINITE",)
+"""Alarms of what ends the run itself within a few steps."""
 DIPS = (*SYMPTOMS, "TRAIN_EVAL_DIVERGENCE")
 """Alarms that say no more than that success fell, in training or on the evaluation tasks."""
 
@@ -164,17 +166,17 @@ def share_left(success: Mapping[int, float], since: int) -> float:
 def may_come_back(alarm: Alarm, step: int, success: Mapping[int, float]) -> bool:
     """Whether a change may end by itself, as it often does in healthy runs.
 
-    Only where success fell and nothing else shows it, or where an evaluation alone shows the change
-    and most of the success is left. It may for some steps, where success is back already, and for
-    as long as each evaluation is the best since the alarm. That wait ends: what stays low sets new
-    records ever more rarely. An evaluation from before the alarm says nothing.
+    Only where half of the success is left, or where success fell and nothing else shows it. It may
+    for some steps, where success is back already, and for as long as each evaluation is the best
+    since the alarm. That wait ends: what stays low sets new records ever more rarely, and it costs
+    little: a treatment begins before the change anyway. An evaluation from before the alarm says
+    nothing.
 
     Args:
         success: on the evaluation tasks, by step.
     """
     share = share_left(success, alarm.step)
-    is_slight = alarm.metric.startswith("eval/") and share >= LOST_SHARE
-    if alarm.rule not in DIPS and not is_slight:
+    if alarm.rule in LASTING or (alarm.rule not in DIPS and share < LOST_SHARE):
         return False
     since = [rate for evaluated, rate in success.items() if evaluated >= alarm.step]
     is_rising = len(since) > 1 and since[-1] > max(since[:-1])

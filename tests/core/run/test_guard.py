@@ -606,7 +606,9 @@ def test_a_guard_that_cannot_treat_ends_the_run_and_says_how_to_go_on(
         ("FORMAT_COLLAPSE", "eval/all/action_valid_frac", 9, [0.3], False),
         ("FORMAT_COLLAPSE", "eval/all/action_valid_frac", 10, [0.4, 0.5], False),
         ("FORMAT_COLLAPSE", "eval/all/action_valid_frac", 15, [0.4, 0.7, 0.65], True),
-        ("FORMAT_COLLAPSE", "rollout/action_valid_frac", 0, [], False),
+        ("FORMAT_COLLAPSE", "rollout/action_valid_frac", 0, [], True),
+        ("FORMAT_COLLAPSE", "rollout/action_valid_frac", 5, [0.3], False),
+        ("NON_FINITE", "loss/total", 0, [], False),
     ],
 )
 def test_what_may_end_by_itself_has_ten_steps_and_more_while_success_comes_back(
