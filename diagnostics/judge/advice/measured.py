@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from echoscope.diagnostics.measure.rates import wilson_interval
-from echoscope.text.amounts import rounded
+from echoscope.text.amounts import counted, rounded
 
 from .treatments import Lookup, Treatment, treatment
 
@@ -91,7 +91,10 @@ class Measured:
         'It held in 9 of 10 runs (controls: 1 of 10), and costs a healthy run 4 points.'
         """
         control = f" (controls: {self.control.held} of {self.control.of})" * bool(self.control.of)
-        return f"It held in {self.rate.held} of {self.rate.of} runs{control}{self._cost()}."
+        runs = f"{self.rate.held} of {self.rate.of} runs"
+        if not self.rate.held:
+            runs = f"none of {counted(self.rate.of, 'run')}"
+        return f"It held in {runs}{control}{self._cost()}."
 
     def _cost(self) -> str:
         if self.twin_change is None:

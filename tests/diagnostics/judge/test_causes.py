@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from made_run import CONFIG, add_steps, open_writer
 
+from echoscope.diagnostics.judge.advice import measured
 from echoscope.diagnostics.judge.advice.situation import SettingsChange, Situation
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.lineage import changes_of
@@ -406,7 +407,10 @@ def test_a_rate_that_rose_since_the_best_is_compared_by_its_peak() -> None:
     )
 
 
-def test_an_unknown_cause_gives_a_look_and_a_trial_that_is_named_so() -> None:
+def test_an_unknown_cause_gives_a_look_and_a_trial_that_is_named_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measured, "measured", lambda: ())
     verdict = judged(falls_at(35), RUN)
     action = verdict.actions[0]
     assert verdict.causes == ()
