@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_run import add_steps, open_writer
 
 from echoscope.store.checkpoints import (
     best_step,
@@ -19,6 +20,7 @@ from echoscope.store.checkpoints import (
     offered,
     open_alarms,
     requested_steps,
+    surplus_steps,
 )
 from echoscope.store.reader import open_run
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, CheckpointRecord, StepMetrics
@@ -197,3 +199,26 @@ def test_a_collapsed_checkpoint_is_not_the_best_because_the_healthy_one_was_not_
     starved = alarm(12, 11, alarm_id="starved", severity=AlarmSeverity.WARNING)
     choice = choose_checkpoint([2, 4, 10], [alarm(5, 3), starved], {5: 0.0, 10: 0.0})
     assert (choice.step, choice.onset_step) == (2, 3)
+
+
+def test_surplus_is_what_no_alarm_no_command_and_no_newest_protects(tmp_path: Path) -> None:
+    """Of 1 to 7 `keep` leaves 7; 3 is from before the onset of an open alarm, 1 was asked for."""
+    writer = open_writer(tmp_path / "run")
+    add_steps(writer, "run", range(8))
+    for step in range(1, 8):
+        writer.record_checkpoint(
+            CheckpointRecord(
+                step=step,
+                path=f"checkpoints/step_{step:06d}",
+                policy_version=step,
+                num_bytes=1,
+                wall_time=float(step),
+                reason="command" if step == 1 else "schedule",
+            )
+        )
+    writer.flush()
+    assert surplus_steps(writer.path, range(1, 8), keep=1) == {2, 3, 4, 5, 6}
+    writer.record_alarms([alarm(6, 4)])
+    writer.flush()
+    assert surplus_steps(writer.path, range(1, 8), keep=1) == {2, 4, 5, 6}
+    writer.close(status="finished")
