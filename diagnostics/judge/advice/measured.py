@@ -91,10 +91,10 @@ class Measured:
         'It held in 9 of 10 runs (controls: 1 of 10), and costs a healthy run 4 points.'
         """
         control = f" (controls: {self.control.held} of {self.control.of})" * bool(self.control.of)
-        runs = f"{self.rate.held} of {self.rate.of} runs"
+        held = f"It held in {self.rate.held} of {self.rate.of} runs"
         if not self.rate.held:
-            runs = f"none of {counted(self.rate.of, 'run')}"
-        return f"It held in {runs}{control}{self._cost()}."
+            held = f"It was tried on {counted(self.rate.of, 'run')} and did not hold"
+        return f"{held}{control}{self._cost()}."
 
     def _cost(self) -> str:
         if self.twin_change is None:

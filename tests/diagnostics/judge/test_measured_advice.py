@@ -127,11 +127,12 @@ def test_other_trainers_names_are_those_of_the_page_of_names(trainer: str) -> No
         assert any(f"{last}`" in line and f"`{ours}`" in line for line in rows), (ours, theirs)
 
 
-def test_what_never_held_is_said_to_have_held_in_none() -> None:
+def test_what_never_held_says_so() -> None:
     zero = Rate(held=0, of=1)
     row = Measured(
         symptom="LOW_SUCCESS", treatment=treatment("kl"), rate=zero, control=zero, twin_change=-0.03
     )
     assert row.words == (
-        "It held in none of 1 run (controls: 0 of 1), and costs a healthy run 3 points."
+        "It was tried on 1 run and did not hold (controls: 0 of 1), and costs a healthy run 3 "
+        "points."
     )
