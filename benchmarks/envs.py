@@ -29,9 +29,6 @@ from pathlib import Path
 
 import numpy as np
 from common import describe_machine, markdown_row, markdown_table, read_options
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
-
 from pools import begin
 
 from echoscope.envs import registry

@@ -17,7 +17,6 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import alone, forget_peak, memory_of, print_json, read_options
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from echoscope.core.policy import Policy
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
 
 ALLOWED = 0.15
 """Largest share by which an estimate may be off."""

@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import json
 import platform
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
 
 import numpy as np
 import torch

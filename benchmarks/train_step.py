@@ -22,7 +22,6 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
 
 import torch
 from common import describe_machine, print_json, read_options, temporary_folder
