@@ -61,7 +61,7 @@ def dashboard(
 
     if until_stdin_ends:
         _end_with_stdin()
-    is_run = Layout(root).run_json.is_file()
+    is_run = Layout(root).is_run
     folder = root.resolve().parent if is_run else root.absolute()
     sources: tuple[Path, ...] = ()
     if not is_run and root != DEFAULT_ROOT and root.exists() and _is_of_another_trainer(root):

@@ -78,7 +78,7 @@ def open_source(path: str | Path, run: str = "", names: Mapping[str, str] | None
     if not isinstance(path, str | Path):
         raise TypeError(f"a run is named by its path, not by {type(path).__name__}")
     source = Path(path)
-    if Layout(source).run_json.is_file():
+    if Layout(source).is_run:
         if run or names:
             raise ValueError(
                 f"{path}: is a run already; run= and names= are for files of another trainer"
@@ -112,7 +112,7 @@ def _must_be_there(source: Path) -> None:
         raise NotARunError(f"{source}: no such file or folder")
     if not source.is_dir():
         return
-    runs = sorted(inner.name for inner in source.iterdir() if Layout(inner).run_json.is_file())
+    runs = sorted(inner.name for inner in source.iterdir() if Layout(inner).is_run)
     if runs:
         raise NotARunError(f"{source}: holds runs ({listed(runs, 3)}). Name one of them")
     if is_of_documents(source) and not is_source(source):

@@ -146,7 +146,7 @@ class RunSteps(threading.Thread):
 
     def _create(self, name: str, config: Mapping[str, Any], live: Mapping[str, Any]) -> None:
         """Where the folder holds a recorded run, its first step says where it goes on."""
-        if not Layout(self._path).run_json.is_file():
+        if not Layout(self._path).is_run:
             try:
                 self._run.writer = RunWriter.create(
                     self._path,
@@ -166,7 +166,7 @@ class RunSteps(threading.Thread):
         """Whether another process lays out the folder at this moment; waits until it has."""
         layout = Layout(self._path)
         deadline = time.monotonic() + _START_S
-        while not layout.run_json.is_file():
+        while not layout.is_run:
             if time.monotonic() > deadline or not layout.writer_lock.exists():
                 return False
             time.sleep(0.02)

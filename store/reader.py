@@ -457,7 +457,7 @@ class RunsReader(_SqlReader):
         """Catch up, runs that appeared since the last call included."""
         self.unreadable.clear()
         for index in list(self._database.indexes.values()):
-            if not index.layout.run_json.exists():
+            if not index.layout.is_run:
                 self._database.remove(index.run_id)
                 continue
             try:
@@ -585,4 +585,4 @@ def _run_folders(root: Path, names: Collection[str] | None) -> Iterator[Path]:
     """The runs in a folder, or those of some names; hidden ones are being started."""
     paths = root.iterdir() if names is None else (root / name for name in names)
     visible = (path for path in sorted(paths) if not path.name.startswith("."))
-    return (path for path in visible if Layout(path).run_json.is_file())
+    return (path for path in visible if Layout(path).is_run)

@@ -262,7 +262,7 @@ class Folder:
         if path.resolve().is_relative_to(self._own):
             return False
         below = itertools.takewhile(lambda folder: folder != self.path, path.parents)
-        return not any(Layout(folder).run_json.is_file() for folder in below)
+        return not any(Layout(folder).is_run for folder in below)
 
     def _name(self, path: Path) -> str:
         return path.name if path == self.path else str(path.relative_to(self.path))

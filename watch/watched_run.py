@@ -55,7 +55,7 @@ class WatchedRun(ForeignRun):
             path, trainer="", settings=settings, meanings=mapping, given_by="--map", say=say
         )
         self._watched = watched
-        if Layout(path).run_json.is_file():
+        if Layout(path).is_run:
             _require_watched(path, watched)
         elif path.is_file():
             raise WatchError(f"{path}: is a file; -o names the folder of the run")
@@ -68,7 +68,7 @@ class WatchedRun(ForeignRun):
         Raises:
             StoreError: another process writes it, or the disk refuses.
         """
-        if not Layout(self.path).run_json.is_file():
+        if not Layout(self.path).is_run:
             return {}
         reader = open_run(self.path)
         self.trainer = reader.info().config.get("trainer")

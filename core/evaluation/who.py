@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from echoscope.store.checkpoints import best_step, checkpoint_path, evaluation_success
-from echoscope.store.log.layout import MODEL_NAME
+from echoscope.store.log.layout import MODEL_NAME, Layout
 from echoscope.store.models import SHIPPED
 from echoscope.store.reader import open_run
 
@@ -99,7 +99,7 @@ def resolve(
         ConfigError: nothing of that name can play.
     """
     folder = Path(words).expanduser()
-    if (folder / "run.json").is_file():
+    if Layout(folder).is_run:
         return Who(words=words, run=folder, step=_step(folder, checkpoint))
     if checkpoint is not None:
         raise ConfigError(

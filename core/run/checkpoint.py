@@ -42,7 +42,7 @@ from echoscope.store.checkpoints import (
     write_checkpoint_manifest,
 )
 from echoscope.store.errors import StoreError
-from echoscope.store.log.durable import sync_folder
+from echoscope.store.log.durable import sync_path
 from echoscope.store.log.index import read_run_json
 from echoscope.store.log.layout import MODEL_NAME, Layout, shown_path
 from echoscope.store.reader import open_run
@@ -338,13 +338,13 @@ def _write(
 def _finish(partial: Path, final: Path, run_path: Path) -> None:
     """Make all files durable, then the manifest that names them, then its name."""
     for path in sorted(partial.rglob("*")):
-        _fsync(path)
+        sync_path(path)
     write_checkpoint_manifest(partial, step=step_of(final), run_id=_run_id(run_path))
-    _fsync(partial)
+    sync_path(partial)
     if final.exists():
         _remove(final)
     partial.rename(final)
-    sync_folder(final.parent)
+    sync_path(final.parent)
 
 
 def _run_id(run_path: Path) -> str | None:
@@ -408,14 +408,6 @@ def _state_json(state: TrainState) -> str:
         },
         indent=1,
     )
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def read_state(path: Path) -> TrainState:

@@ -153,7 +153,7 @@ def is_root(path: Path) -> bool:
         OSError: it cannot be read.
     """
     children = sorted(islice(path.iterdir(), MAX_FILES))
-    if any(Layout(child).run_json.is_file() for child in children):
+    if any(Layout(child).is_run for child in children):
         return True
     if any(child.is_file() and is_source(child) for child in children[:MAX_SOURCES]):
         return False
@@ -169,7 +169,7 @@ def _files(path: Path) -> list[Path]:
 
 def _counted(path: Path) -> Source:
     """A source with the number, size and time of its files."""
-    if path.is_dir() and any(Layout(c).run_json.is_file() for c in islice(path.iterdir(), 100)):
+    if path.is_dir() and any(Layout(c).is_run for c in islice(path.iterdir(), 100)):
         return Source(path=path, problem=f"holds runs; open it with: echoscope dashboard {path}")
     statuses = [file.stat() for file in _files(path)]
     return Source(

@@ -188,7 +188,7 @@ class Launch:
         """How it stands now: reads the beginning and the end of its log."""
         has_ended = self.process.poll() is not None  # first: what it wrote last is then read
         run_id, last = _read(self.log)
-        if run_id and Layout(self.root / run_id).run_json.is_file():
+        if run_id and Layout(self.root / run_id).is_run:
             return BranchReport(state=BranchState.RUNNING, run_id=run_id)
         if has_ended:
             return BranchReport(state=BranchState.REFUSED, text=last or "it ended silently")

@@ -131,7 +131,7 @@ def _parent(run: RunReader) -> tuple[RunReader | None, int, str]:
         return None, -1, ""
     name = str(origin.get("run_id", ""))
     folder = info.path.parent / name
-    if not name or folder.parent != info.path.parent or not Layout(folder).run_json.is_file():
+    if not name or folder.parent != info.path.parent or not Layout(folder).is_run:
         note = f"the parent run {name} is not beside this one: judged without its history"
         return None, -1, note
     return open_run(folder), origin["step"], ""

@@ -155,7 +155,7 @@ def _may_hold_rollouts(path: Path) -> bool:
     if path.is_dir():
         from echoscope.store.log.layout import Layout
 
-        return not any(Layout(p).run_json.is_file() for p in (path, *path.iterdir()))
+        return not any(Layout(p).is_run for p in (path, *path.iterdir()))
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -123,7 +123,7 @@ def _is_stored_run(path: Path) -> bool:
         return False
     from echoscope.store.log.layout import Layout  # a single file does without pyarrow
 
-    return Layout(path).run_json.is_file()
+    return Layout(path).is_run
 
 
 def open_source(
@@ -201,7 +201,7 @@ def _of_folder(folder: Path, mapping: Mapping[str, Meaning] | None, run: str) ->
     from .unread import file_sentences, folder_unread, leftover_of, reasons_of
 
     inside = sorted(folder.iterdir())
-    runs = [child.name for child in inside if Layout(child).run_json.is_file()]
+    runs = [child.name for child in inside if Layout(child).is_run]
     if runs:
         raise MetricsFileError(f"{folder}: holds runs; name one of them: {listed(runs, 3)}")
     if not inside:

@@ -338,7 +338,7 @@ def promote(run: Path, cure: Cure, arm: Arm, *, by: str) -> Cure:
             f"{cure.chosen_by or 'somebody'} chose {cure.chosen} before; "
             "`echoscope cure RUN --again` begins anew"
         )
-    if not Layout(run.parent / arm.run_id).run_json.is_file():
+    if not Layout(run.parent / arm.run_id).is_run:
         raise CureError(f"{arm.run_id} is gone; `echoscope cure RUN --again` begins anew")
     chosen = replace(cure, chosen=arm.run_id, chosen_by=by)
     write_cure(run, chosen)

@@ -18,7 +18,7 @@ from echoscope.text.amounts import counted
 from echoscope.text.did_you_mean import did_you_mean
 
 from ..errors import StoreError
-from ..log.durable import new_id, sync_folder
+from ..log.durable import new_id, sync_path
 from ..log.layout import Layout, shown_path
 from ..reader import RunReader, open_run
 from .format import ABOUT, SPLITS, ExportError, Format, Options
@@ -181,7 +181,7 @@ def _check_target(target: Path, chosen: Format, *, is_overwriting: bool) -> None
         )
     resolved = parent.resolve() / target.name
     for folder in (resolved, *resolved.parents):
-        if Layout(folder).run_json.is_file():
+        if Layout(folder).is_run:
             raise ExportError(
                 f"{target} lies inside the run {folder}; nothing but the run itself is written "
                 "there: choose a place outside"
@@ -289,4 +289,4 @@ def _put(temporary: Path, target: Path) -> None:
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
     os.replace(temporary, target)
-    sync_folder(target.absolute().parent)
+    sync_path(target.absolute().parent)

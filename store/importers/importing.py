@@ -95,7 +95,7 @@ def check_paths(path: Path, run_path: Path) -> None:
         raise ImportingError(f"{path}: is empty")
     if run_path.exists() and path.resolve() == run_path.resolve():
         raise ImportingError(f"{path}: is the folder that the run would be written to")
-    if Layout(path).run_json.is_file():
+    if Layout(path).is_run:
         raise ImportingError(f"{path}: is a run already; `echoscope diagnose {path}` reads it")
 
 
@@ -265,7 +265,7 @@ def _stored_steps(run_path: Path, survey: Survey) -> dict[int, str] | None:
     """
     if is_free(run_path):
         return None
-    if not Layout(run_path).run_json.is_file():
+    if not Layout(run_path).is_run:
         raise ImportingError(f"{run_path}: exists and is no run; name another folder with -o")
     reader = open_run(run_path)
     imported = reader.info().config.get("imported")

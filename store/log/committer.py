@@ -38,7 +38,7 @@ from ..records import (
 )
 from ..schema import DATA_TABLES, TABLES
 from ..steer.commands import MailFolder
-from .durable import new_id, sync_folder
+from .durable import new_id, sync_path
 from .events import metric_values, step_row
 from .index import RunIndex
 from .journal import Journal, RunState, complete_piece
@@ -215,7 +215,7 @@ class Committer:
         def write(table: str, rows: pa.Table) -> FileEntry:
             relative = f"seg/{table}/{content.step:08d}-{identity}.parquet"
             entry = write_segment_file(self._layout.root, relative, table, rows)
-            sync_folder(self._layout.root / "seg" / table)
+            sync_path(self._layout.root / "seg" / table)
             return entry
 
         waiting = [self._started(partial(write, *table)) for table in tables() if table[1].num_rows]

@@ -25,9 +25,9 @@ def new_id() -> str:
     return uuid.uuid4().hex[:8]
 
 
-def sync_folder(path: Path) -> None:
-    """Make names created, renamed or removed in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def sync_path(path: Path) -> None:
+    """Make durable what was written to a file, or the names created or removed in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -85,7 +85,7 @@ def replace_file(path: Path, data: bytes) -> None:
     temporary = path.with_name(f"{path.name}.{new_id()}.tmp")
     write_new_file(temporary, data)
     os.replace(temporary, path)
-    sync_folder(path.parent)
+    sync_path(path.parent)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import Any
 
 from ..errors import StoreError, StoreWriteError
 from ..schema import SCHEMA_VERSION, check_version
-from .durable import new_id, read_regular, sync_folder, write_all, write_new_file
+from .durable import new_id, read_regular, sync_path, write_all, write_new_file
 from .layout import FileGroup, Layout
 
 
@@ -284,7 +284,7 @@ class Journal:
         temporary = layout.journal.with_name(f"journal.{new_id()}.tmp")
         write_new_file(temporary, line)
         os.replace(temporary, layout.journal)
-        sync_folder(layout.root)
+        sync_path(layout.root)
         return cls(layout, piece, chain, len(line))
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -332,4 +332,4 @@ def complete_piece(layout: Layout, number: int) -> None:
     """Move the live piece, which has this number, among the complete ones."""
     layout.pieces.mkdir(exist_ok=True)
     os.rename(layout.journal, layout.piece(number))
-    sync_folder(layout.pieces)
+    sync_path(layout.pieces)

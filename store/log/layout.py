@@ -76,6 +76,11 @@ class Layout:
         return self.packs / f"{number:06d}"
 
     @property
+    def is_run(self) -> bool:
+        """Whether a run is stored here."""
+        return self.run_json.is_file()
+
+    @property
     def is_copy(self) -> bool:
         """Whether this is the copy of a run on object storage, which is only read."""
         return (self.root / COPY_JSON).is_file()
@@ -105,14 +110,14 @@ class Layout:
     def require_run(self) -> None:
         """Raises NotARunError where the folder holds no run."""
         self.require_text()
-        if not self.run_json.is_file() and (meant := run_meant(self.root)):
+        if not self.is_run and (meant := run_meant(self.root)):
             raise NotARunError(
                 f"there is no run `{shown_path(self.root)}` here; did you mean "
                 f"`{shown_path(meant)}`?"
             )
         if not self.root.exists():
             raise NotARunError(f"{self.root}: no such folder; `echoscope runs list` shows the runs")
-        if not self.run_json.is_file():
+        if not self.is_run:
             raise NotARunError(
                 f"{self.root}: not a run (no run.json); `echoscope runs list` shows what there is"
             )
@@ -202,7 +207,7 @@ def run_meant(path: Path) -> Path | None:
     root = path.absolute()
     name, folder, above = root.name, root.parent, root.parent.parent
     candidates = (folder / "runs" / name, above / "runs" / name, above / name)
-    return next((meant for meant in candidates if Layout(meant).run_json.is_file()), None)
+    return next((meant for meant in candidates if Layout(meant).is_run), None)
 
 
 def shown_path(path: Path) -> str:

@@ -28,7 +28,7 @@ from ..errors import RunBusyError, StoreError
 from ..schema import DATA_TABLES, EVENT_TABLES
 from ..steer.commands import remove_commands
 from .committer import load_committer
-from .durable import FileLock, is_locked, new_id, sync_folder
+from .durable import FileLock, is_locked, new_id, sync_path
 from .events import EventColumns
 from .index import read_run_json
 from .journal import Chain, Record, RunState, read_chunk
@@ -185,9 +185,9 @@ class _Packing:
         first = int(records[0]["seq"])
         pack = Pack(groups=groups, first_seq=first, chain=chain, state=state)
         write_pack_json(folder, pack)
-        sync_folder(folder)
+        sync_path(folder)
         folder.rename(layout.pack(number))
-        sync_folder(layout.packs)
+        sync_path(layout.packs)
         report.num_packs += 1
         report.num_steps += sum(record["kind"] == "step" for record in events)
         report.num_files_before += 1 + sum(len(segment.files) for segment in segments)

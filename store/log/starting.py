@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunExistsError, StoreWriteError
-from .durable import FileLock, is_locked, new_id, replace_file, sync_folder, to_checked_json_bytes
+from .durable import FileLock, is_locked, new_id, replace_file, sync_path, to_checked_json_bytes
 from .journal import Chain, Journal, RunState
 from .layout import Layout
 
@@ -27,7 +27,7 @@ def start(layout: Layout, state: RunState) -> tuple[FileLock, Journal]:
         StoreWriteError: the disk refuses; what was made is gone again.
     """
     if not is_free(layout.root):
-        what = "already holds a run" if layout.run_json.exists() else "is not an empty folder"
+        what = "already holds a run" if layout.is_run else "is not an empty folder"
         raise RunExistsError(f"{layout.root} {what}; choose another name, or resume it")
     prefix = f".{layout.root.name[:60]}."
     partial = Layout(layout.root.with_name(f"{prefix}{new_id()}.tmp"))
@@ -42,7 +42,7 @@ def start(layout: Layout, state: RunState) -> tuple[FileLock, Journal]:
         _write_description(partial, state)
         partial.root.rename(layout.root)
         is_made = True
-        sync_folder(layout.root.parent)
+        sync_path(layout.root.parent)
         _remove_killed(layout.root.parent, prefix)
         return lock, Journal(layout, 1, chain, layout.journal.stat().st_size)
     except OSError as error:

@@ -248,7 +248,7 @@ def run_path(root: Path, run_id: str) -> Path:
         raise NotARunError(
             f"{run_id!r} is a link that leads out of {root}; open the folder that holds the run"
         )
-    if not Layout(path).run_json.is_file():
+    if not Layout(path).is_run:
         raise NotARunError(f"there is no run {run_id!r} under {root}")
     return path
 

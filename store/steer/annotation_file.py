@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..errors import AnnotationError, StoreError
-from ..log.durable import sync_folder, take_lock, write_all
+from ..log.durable import sync_path, take_lock, write_all
 from ..log.layout import Layout
 from ..log.remote.pulling import refuse_copy
 
@@ -134,7 +134,7 @@ def append_changes(
         try:
             write_all(descriptor, torn + lines)
             os.fsync(descriptor)
-            sync_folder(path.parent)
+            sync_path(path.parent)
         except OSError as error:
             os.ftruncate(descriptor, len(before))
             raise StoreError(f"{path}: {error.strerror}; nothing was noted") from error

@@ -114,7 +114,7 @@ class RemoteRoot:
         try:
             is_there = run.pull()
         except BucketError:
-            if not Layout(path).run_json.exists():
+            if not Layout(path).is_run:
                 raise
             return path
         return path if is_there else None
