@@ -662,6 +662,36 @@ def _foreign_names(rng: np.random.Generator) -> TruthRun:
 
 
 @_family
+def _lost_without_counts(rng: np.random.Generator) -> TruthRun:
+    """verl's columns, which say nowhere how many tasks there are; nearly nothing is left."""
+    draft = _draft(rng, 90, 140)
+    onset, key = int(rng.integers(45, 65)), "eval/gsm8k/success_rate"
+    held, left = rng.uniform(0.4, 0.8), float(rng.choice([0.0, 0.0, 0.01, 0.02]))
+    fall = course(draft.num_rows, held, (onset, left, int(rng.choice([1, 3, 10]))))
+    draft.evaluation(fall, every=int(rng.choice([5, 10])), num_tasks=500, key=key)
+    draft.amount(RETURN, fall, 0.03)
+    names = {key: ("val-core/gsm8k/acc/mean@1", 1.0), RETURN: ("critic/score/mean", 1.0)}
+    return draft.run(
+        ends=("collapsed",),
+        path=LOST,
+        healthy_until=onset,
+        awaited="critical",
+        table=_as_written(draft, names),
+    )
+
+
+@_family
+def _accuracy_lost_in_few_rows(rng: np.random.Generator) -> TruthRun:
+    """A row at every twentieth step, and nobody says over how many episodes."""
+    draft = _draft(rng, 24, 40)
+    onset = int(rng.integers(10, 14))
+    fall = course(draft.num_rows, rng.uniform(0.4, 0.8), (onset, float(rng.choice([0, 0.02])), 0))
+    draft.training(fall, episodes=64, siblings=8, says_episodes=False)
+    draft.others()
+    return draft.run(ends=("collapsed",), path=LOST, healthy_until=onset, awaited="critical")
+
+
+@_family
 def _one_episode_a_row(rng: np.random.Generator) -> TruthRun:
     """Every row is 0 or 1."""
     draft = _draft(rng, 130, 200)

@@ -194,7 +194,7 @@ class Truth:
         steps = self.run.table.steps
         since = steps[0] if claim.since is None else claim.since
         is_told = bool(self.run.depends[: row + 1][steps[: row + 1] >= since].any())
-        return not is_told and claim.is_alike == self.run.is_alike
+        return not is_told and claim.is_alike in (None, self.run.is_alike)
 
 
 def parts_of(claim: Any) -> Iterator[Any]:

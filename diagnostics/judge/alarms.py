@@ -51,7 +51,7 @@ from .rules.metrics_needed import logged_keys
 ALL_RULES: tuple[Rule, ...] = (*rules_reasoning.RULES, *rules_signal.RULES, *rules_task.RULES)
 RULE_ORDER: tuple[str, ...] = tuple(RULE_TEXTS)
 """Most serious first."""
-CONVERGED = "CONVERGED"
+CONVERGED, NOT_LEARNING = "CONVERGED", "NOT_LEARNING"
 """The rule that says that a run is done."""
 SYMPTOMS = ("LOW_SUCCESS", "DEGENERATE_TEXT")
 CLEAR_AFTER = 5
@@ -269,13 +269,15 @@ class AlarmEngine:
 
     def _observe_outcomes(self, step: int, values: Mapping[str, float]) -> None:
         """Take in what the run achieves; training first, which shows falls on fixed tasks too."""
-        training = self.outcomes["success_train"]
-        training.update(step, values)
+        reward = self.outcomes["reward"]
+        for outcome in (self.outcomes["success_train"], reward):
+            outcome.update(step, values)
+        training = self.view().training
         signs = AGREED_RELIEF * any(self.channels[name].leans for name in rules_task.SIGNS)
         sags = AGREED_RELIEF * (training.num_sagging >= SAGGING_ROWS)
         beside = training.sigmas_sagging
         for outcome in self.outcomes.values():
-            if outcome is training:
+            if outcome.spec.name in ("success_train", "reward"):
                 continue
             if outcome.spec.is_fixed:
                 outcome.turns.relief = max(signs, sags)
@@ -316,13 +318,15 @@ class AlarmEngine:
     def open_alarms(self) -> list[OpenAlarm]:
         """Worst first: by severity, by when they became critical or were raised, by rule.
 
-        Symptoms of what the others name come after them.
+        Symptoms of what the others name come after them. Of warnings, the one that is a state of
+        its own comes first.
         """
         return sorted(
             self._open.values(),
             key=lambda a: (
                 -SEVERITY_RANK[a.severity],
                 a.rule in SYMPTOMS,
+                a.rule != NOT_LEARNING,
                 a.raised_step if a.critical_step is None else a.critical_step,
                 RULE_ORDER.index(a.rule),
             ),
@@ -346,7 +350,7 @@ class AlarmEngine:
         if AlarmSeverity.CRITICAL in severities:
             lost = self.view().is_success_lost
             return RunState.COLLAPSED if lost else RunState.COLLAPSING
-        if "NOT_LEARNING" in self._open:
+        if NOT_LEARNING in self._open:
             return RunState.NOT_LEARNING
         if AlarmSeverity.WARNING in severities:
             return RunState.WATCH
@@ -379,6 +383,7 @@ class AlarmEngine:
             self.leading_rules,
             is_lost=self.run_state.is_collapse,
             is_recovering=self.run_state is RunState.RECOVERING,
+            still_rises=not self.view().is_success_flat(rules_task.FLAT_STEPS),
         )
 
     def _advice(
@@ -388,6 +393,7 @@ class AlarmEngine:
         *,
         is_lost: bool,
         is_recovering: bool = False,
+        still_rises: bool = True,
     ) -> tuple[Action, ...]:
         return advise(
             [RULES_BY_NAME[name] for name in rules],
@@ -396,6 +402,7 @@ class AlarmEngine:
             self.situation,
             is_lost=is_lost,
             is_recovering=is_recovering,
+            still_rises=still_rises,
         )
 
     def _apply(self, rule: Rule, view: View, exemplars: Exemplars | None) -> list[Alarm]:

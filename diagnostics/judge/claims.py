@@ -138,8 +138,9 @@ class Independent:
     claim: str = field(default="independent", init=False)
     since: int | None
     """First step of which this holds; None if it has held from the start."""
-    is_alike: bool
-    """Nearly the same text is written; else the text varies, but not with the prompt."""
+    is_alike: bool | None
+    """Nearly the same text is written; or the text varies, but not with the prompt; None where
+    nobody measured it."""
     num_points: int
 
     @property

@@ -84,7 +84,8 @@ def verdict_text(
         if needed[0] != NOTHING_READ and needed[1] >= needed[2]:
             course = "No success rate and no return is logged."
             if view.success is not None:
-                course = f"{outcome_words(view)} {_NO_RATE}"
+                course = outcome_words(view)
+                course += "" if view.has_success_rate else f" {_NO_RATE}"
             parts = [f"Too little to judge. {course}"]
     elif state in (RunState.HEALTHY, RunState.RECOVERING):
         reasoning = "" if nearest or state is RunState.RECOVERING else _REASONING.get(regime, "")
@@ -210,9 +211,10 @@ def outcome_words(view: View) -> str:
     text = course_words(success)
     reward = view.outcomes["reward"]
     if success.is_rate and reward.has_fallen and not success.has_fallen:
-        text += (
-            f" The mean return fell while success did not: {describe(reward)}. {_LOOK_AT_REWARD}"
-        )
+        what, look = "fell while success did not", f" {_LOOK_AT_REWARD}"
+        if success.may_be_down:
+            what, look = "fell", ""
+        text += f" The mean return {what}: {describe(reward)}.{look}"
     return text
 
 
@@ -252,6 +254,10 @@ chance.'
     name = f"the {name}" if not outcome.is_rate else name
     now = level_words(outcome.level_of(outcome.since_turn))
     pivots = outcome.turns.pivots
+    before = outcome.before_now
+    if not pivots and before is not None and outcome.is_far(before, outcome.now):
+        was = level_words(outcome.level_of(before), with_trials=False)
+        return f"{capitalised(name)} is {now}. Before, it was {was}: that may be chance."
     if not pivots:
         return f"{capitalised(name)} is {now}, with no change beyond chance."
     if not outcome.shows_turn:
@@ -311,7 +317,7 @@ def _evidence(worst: OpenAlarm, open_alarms: Sequence[OpenAlarm], view: View) ->
     evidence = parts_of_list(worst.words)[:MAX_EVIDENCE]
     others = [view[name] for alarm in open_alarms[1:] for name in alarm.channels]
     success = [sign for sign in others if sign.spec.name in SUCCESS and sign.stands_out]
-    labels = {text.split(":")[0] for text in evidence}
+    labels = {text.removeprefix("then ").split(":")[0] for text in evidence}
     texts = [describe(sign) for sign in success[:1]]
     evidence += [text for text in texts if text.split(":")[0] not in labels]
     return "; ".join(evidence)

@@ -265,9 +265,10 @@ def named_table(
     decision = Decision(raw, mapping)
     meaning = decision.meaning
     columns, sources = meaning.apply(raw)
-    for key, values in columns.items():
-        if not key.startswith(("loss/", "optim/")) and np.isinf(values).any():
-            columns[key] = np.where(np.isinf(values), np.nan, values)
+    for key, is_gap_R in _gaps(columns).items() if columns else ():
+        is_absent_R = is_gap_R if key.startswith(_UPDATE) else np.isinf(columns[key])
+        if is_absent_R.any():
+            columns[key] = np.where(is_absent_R, np.nan, columns[key])
     return MetricTable(
         steps=steps,
         columns=columns,
@@ -283,6 +284,33 @@ LEAST_OF_A_RUN = 3
 """Rows with growing steps after which steps that began again are of another run."""
 MAX_RUNS_IN_A_ROW = 16
 """Steps that begin again more often count something within a run, such as an episode."""
+
+
+_UPDATE = ("loss/", "optim/")
+WRITES_GAPS = 0.2
+"""Share of a column's rows with a written NaN from which a file writes NaN for what is absent."""
+
+
+def _gaps(columns: Mapping[str, FloatArray64]) -> dict[str, NDArray[np.bool_]]:
+    """(R,) by column: where a written NaN or infinity says that nothing is there.
+
+    In a row that holds no number at all, and in a file that writes NaN for what is absent; but only
+    where a number follows: a loss that broke stays broken.
+    """
+    is_empty_R = ~np.any([np.isfinite(values) for values in columns.values()], axis=0)
+    is_between = {}
+    for key, values in columns.items():
+        is_finite_R = np.isfinite(values)
+        follows_R = np.logical_or.accumulate(is_finite_R[::-1])[::-1]
+        is_between[key] = np.isinf(values) & follows_R
+    writes_gaps = any(
+        is_between_R.mean() >= WRITES_GAPS
+        for key, is_between_R in is_between.items()
+        if not key.startswith(_UPDATE)
+    )
+    return {
+        key: is_between_R & (is_empty_R | writes_gaps) for key, is_between_R in is_between.items()
+    }
 
 
 def _last_run(rows: NDArray[np.float64]) -> int:

@@ -59,6 +59,7 @@ def advise(
     *,
     is_lost: bool,
     is_recovering: bool = False,
+    still_rises: bool = True,
 ) -> tuple[Action, ...]:
     """What to do, the first thing first; nothing where nothing is wrong.
 
@@ -70,11 +71,12 @@ def advise(
             with.
         alarms: The open alarms, as they stand: they say from which step on nothing is healthy.
         is_lost: The run is collapsing or collapsed.
-        is_recovering: Success rises again after a fall.
+        is_recovering: Success rose again after a fall, and is not back.
+        still_rises: It has not come to rest below what it was.
     """
     going_on = way_on(situation)
     if is_recovering:
-        return going_on or (_LET_RECOVER,)
+        return going_on or (_LET_RECOVER if still_rises else _STOPPED_BELOW,)
     if not rules:
         return going_on
     remedy = _remedy(rules, causes, alarms, situation, is_lost=is_lost)
@@ -88,6 +90,13 @@ _LET_RECOVER = Action(
     text="Let the run go on and watch success: it rises again. If it stops below what it was, go "
     "back to a checkpoint from before the fall.",
     why="Success rises beyond chance.",
+)
+
+
+_STOPPED_BELOW = Action(
+    text="Decide whether this level is enough: success rose again, but not to what it was. If it "
+    "is not, go back to a checkpoint from before the fall.",
+    why="Success rose beyond chance and has not changed since.",
 )
 
 
@@ -440,7 +449,9 @@ def _foreign(
     if is_lost and onset > 1:
         back = f"Go back to a checkpoint from before step {onset} and continue with "
     for cause in causes:
-        typed = [f"`{terms[k]}={shown(v)}`" for k, v in cause.settings.items() if k in terms]
+        own = cause.settings if situation.has_own_keys else {}
+        names = {**dict.fromkeys(own), **terms}
+        typed = [f"`{names[k] or k}={shown(v)}`" for k, v in cause.settings.items() if k in names]
         is_said = typed and len(typed) == len(cause.settings)
         how = " and ".join(typed) if is_said else cause.instead
         if how:

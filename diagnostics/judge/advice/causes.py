@@ -16,7 +16,7 @@ from typing import Any
 from echoscope.text.amounts import percent
 
 from ...catalogue import metric
-from ..rules.base import View, level_amount
+from ..rules.base import FIXED, View, level_amount
 from ..rules.task import (
     TERM_AGREEMENT,
     TERM_SHARE,
@@ -141,13 +141,14 @@ def causes_of(
     elif not names <= _OTHER_POLICY_RULES:
         measured = (
             _entropy_term(names, view, history, situation),
-            _rising_rate(names, history, situation),
+            _rising_rate(onsets, history, situation),
             _luck(names, history, situation),
             _paying_term(names, history, situation),
             _regulariser(names, situation),
             _short_budget(names, view, situation),
             _no_selection(onsets, view, situation),
             _paid_elsewhere(names, view, situation),
+            _forgetting(view),
         )
         causes += [cause for cause in measured if cause is not None]
     causes += _recipe(names, situation)
@@ -340,6 +341,26 @@ def _without_term(name: object, situation: Situation) -> dict[str, Any]:
     return {"reward.shaping": []} if only else {f"reward.shaping.{indices[name]}.weight": 0}
 
 
+def _forgetting(view: View) -> Cause | None:
+    """One set of the evaluation tasks falls while another rises."""
+    moves = next((m for name in FIXED if (m := view.outcomes[name].moves_of_sets)), [])
+    if not moves or moves[0][2] >= moves[0][1] or moves[-1][2] < moves[-1][1] + LEAST_LEARNED:
+        return None
+    (lost, held, left), (learned, before, after) = moves[0], moves[-1]
+    return Cause(
+        text=f"the policy learns `{learned}` ({percent(before)} -> {percent(after)}) and forgets "
+        f"`{lost}` ({percent(held)} -> {percent(left)})",
+        refuted_by=f"`{lost}` falls as much when tasks like it are trained, too",
+        key="tasks",
+        look=f"Mix tasks like `{lost}` into the training tasks, or keep the policy nearer to where "
+        "it started: by a KL penalty or a lower learning rate.",
+    )
+
+
+LEAST_LEARNED = 0.05
+"""Success that a set of tasks gained while another fell, so that it was learned."""
+
+
 def _paid_elsewhere(names: set[str], view: View, situation: Situation) -> Cause | None:
     """Training pays more while success falls, and no term of the reward is known to have grown."""
     claim = disagreement(view)
@@ -433,10 +454,19 @@ def _entropy_term(
     )
 
 
-def _rising_rate(names: set[str], history: History, situation: Situation) -> Cause | None:
-    """The learning rate rose after the best success; a decay since then does not count."""
+def _rising_rate(
+    onsets: Mapping[str, Interval], history: History, situation: Situation
+) -> Cause | None:
+    """The learning rate rose after the best success; a decay since then does not count.
+
+    Success counts as its best until its fall is beyond chance, so the rate from before the earliest
+    step at which it may have begun counts, too.
+    """
     early, peak = history.rate_at_best, history.peak_rate
-    if not names & STEP_RULES or not early > 0 or not peak >= RATE_RISE * early:
+    names = onsets.keys() & STEP_RULES
+    before = history.rate_before(min((onsets[name][0] for name in names), default=0))
+    early = before if RATE_RISE * before <= early else early
+    if not names or not early > 0 or not peak >= RATE_RISE * early:
         return None
     base = situation.recipe[1].get("optim.lr", math.inf)
     lower = base if isinstance(base, float) and base < peak else rounded(early / 3)
@@ -444,6 +474,7 @@ def _rising_rate(names: set[str], history: History, situation: Situation) -> Cau
         text=f"the learning rate rose from {early:.2g}, when success was best, to {peak:.2g}",
         refuted_by="the run goes the same way with the earlier learning rate",
         settings={"optim.lr": lower},
+        instead=f"a learning rate of {lower:g}",
         why="Success was lost on the way up, so the rate stays well below the one at the best.",
     )
 

@@ -151,6 +151,8 @@ RECENT = 3
 class History:
     """What advice remembers of a run's metrics that no channel follows."""
 
+    rates: list[tuple[int, float]] = field(default_factory=list)
+    """(step, learning rate) where it changed."""
     rate_at_best: float = math.nan
     """Learning rate when success was last at its best."""
     peak_rate: float = math.nan
@@ -183,9 +185,15 @@ class History:
         newest = self._terms.get(metric, ())
         return sum(newest) / len(newest) if newest else math.nan
 
+    def rate_before(self, step: int) -> float:
+        """The learning rate of the last step before one; NaN where none is known."""
+        return next((rate for since, rate in reversed(self.rates) if since < step), math.nan)
+
     def observe(self, view: View, values: Mapping[str, float]) -> None:
         rate, luck = values.get("optim/lr", math.nan), values.get("reward/luck_frac", math.nan)
         if math.isfinite(rate):
+            if not self.rates or rate != self.rates[-1][1]:
+                self.rates.append((view.step, rate))
             is_first = math.isnan(self.peak_rate)
             self.peak_rate = rate if is_first else max(rate, self.peak_rate)
             if view.is_success_at_best:

@@ -70,6 +70,8 @@ class Outcome:
     """Share of what was held whose loss is a large fall."""
     restarted: list[int] = field(default_factory=list)
     """Steps at which other tasks came: what was before is another quantity."""
+    sets: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    """(step, value) of each set of tasks, where several are averaged."""
     num_sagging: int = 0
     """Rows in a row that are half way to a large fall."""
     low_since: int | None = None
@@ -120,6 +122,8 @@ class Outcome:
             self.source = self.source.begin(measured, keys)
             self._begin()
         self.trials |= trials
+        for key, each in measured.items() if "*" in keys[0] else ():
+            self.sets.setdefault(key, []).append((step, each))
         value = self.source.take(measured, keys)
         self.is_reconstructed = values.get("reward/is_reconstructed", 0.0) > 0
         groups = values.get(self.spec.groups, math.nan) if self.spec.groups else math.nan
@@ -285,10 +289,18 @@ class Outcome:
     @property
     def still_falls(self) -> bool:
         """A fall that goes on, and has not come to rest: its present level falls within itself."""
+        if not self.goes_on:
+            return False
         level = self.since_turn
-        if not self.goes_on or level.size < 2:
-            return self.goes_on
-        has_some = not self.is_rate or self.series.stretch(*self._later_half).mean >= LEAST_HELD
+        if level.size < 2:
+            # One row below all before is the fall itself, unless the row before was on its way.
+            pivot, before = self.turns.pivots[-1][1], level.start - 1
+            on_the_way = self.series.stretch(before, level.start)
+            return before >= pivot.stop and (
+                self.series.sigmas(pivot, on_the_way) <= -RESTLESS_SIGMAS
+            )
+        later = self.series.stretch(level.start + level.size // 2, level.stop)
+        has_some = not self.is_rate or later.mean >= LEAST_HELD
         return has_some and self._drift <= -RESTLESS_SIGMAS
 
     @property
@@ -299,17 +311,16 @@ class Outcome:
         )
 
     @property
-    def _later_half(self) -> tuple[int, int]:
-        """The rows of the present level but for its first half."""
-        level = self.since_turn
-        return level.start + level.size // 2, level.stop
-
-    @property
     def _drift(self) -> float:
-        """Standard errors from the first half of the present level up to its later half."""
-        middle, stop = self._later_half
-        early = self.series.stretch(self.since_turn.start, middle)
-        return self.series.sigmas(early, self.series.stretch(middle, stop))
+        """Standard errors from the first half of the last rows up to their later half.
+
+        Of those that are one level but for a drift, since the last turn.
+        """
+        drifting = self.turns.now(may_drift=True)
+        start = max(drifting.start, self.turns.pivots[-1][1].stop)
+        middle = start + (drifting.stop - start) // 2
+        early = self.series.stretch(start, middle)
+        return self.series.sigmas(early, self.series.stretch(middle, drifting.stop))
 
     @property
     def _is_large_now(self) -> bool:
@@ -395,6 +406,29 @@ class Outcome:
         # On tasks drawn anew each step, most of what one row shows is which were drawn.
         present = self.value if self.spec.is_fixed else self.level
         return self.has_fallen or self._is_down_by(self.large_share / 2, present)
+
+    @property
+    def may_be_down(self) -> bool:
+        """Lower than its best by more than most chances, by how much ever."""
+        return self.count > 0 and self._sigmas_now >= SAG_SIGMAS and self.bottom is None
+
+    @property
+    def before_now(self) -> Stretch | None:
+        """The level before the present one, where no turn lies between; None where there is none.
+
+        Rows before the present level differ from it, which need not be beyond chance yet for one
+        who looks at every step.
+        """
+        now = self.now
+        first = self.turns.pivots[-1][1].stop if self.turns.pivots else 0
+        return self.turns.level_until(now.start, first) if now.start > first else None
+
+    def is_far(self, one: Stretch, other: Stretch) -> bool:
+        """Do two levels differ by more than a tenth, or by more than a return's own noise?"""
+        apart = abs(one.mean - other.mean)
+        if self.is_rate:
+            return apart > (1 - NEAR_BEST) * max(one.mean, other.mean)
+        return apart > LARGE_SIGMAS * self.series.sigma
 
     @property
     def sigmas_sagging(self) -> float:
@@ -544,6 +578,23 @@ class Outcome:
             began=self.onset_interval if is_dated else None,
             still_falls=is_dated and self.still_falls,
         )
+
+    @property
+    def moves_of_sets(self) -> list[tuple[str, float, float]]:
+        """(tag, before, now) of each set of tasks over a fall; empty where there is one set."""
+        if not self.is_down or len(self.sets) < 2:
+            return []
+        steps, pivot, now = self.series.steps, self.turns.pivots[-1][1], self.since_turn
+        moves = []
+        for key, values in self.sets.items():
+            early, late = (
+                [value for step, value in values if steps[each.start] <= step < end]
+                for each, end in ((pivot, steps[pivot.stop - 1] + 1), (now, steps[-1] + 1))
+            )
+            if early and late and not key.startswith(("eval/all/", "probe/all/")):
+                means = math.fsum(early) / len(early), math.fsum(late) / len(late)
+                moves.append((key.split("/")[1], *means))
+        return sorted(moves, key=lambda move: move[2] - move[1]) if len(moves) > 1 else []
 
     def _chosen_for(self, stretch: Stretch) -> Chosen:
         if stretch == self.turns.best:

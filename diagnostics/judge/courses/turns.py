@@ -34,6 +34,8 @@ LEVEL_Z = 2.6
 """Standard errors by which two parts of a stretch may differ and still be one level."""
 ODD_Z = 1.6
 """... more, of a single row and the rest."""
+LEAST_OF_THIRD = 2
+"""Rows of a third of a stretch, from which on it is asked whether it drifts."""
 MOST_ROWS = 64
 """Of the present level."""
 
@@ -151,40 +153,55 @@ class Turns:
 
     # -- levels ----------------------------------------------------------------------------------
 
-    def now(self, most: int = MOST_ROWS) -> Stretch:
+    def now(self, most: int = MOST_ROWS, *, may_drift: bool = False) -> Stretch:
         """The present level: the longest stretch up to now that is one level."""
         stop = len(self.series)
-        first = max(0, stop - most)
-        return self._one_level(list(self.series.ending(stop, first)))
+        stretches = list(self.series.ending(stop, max(0, stop - most)))
+        return self._one_level(stretches, may_drift=may_drift)
 
-    def _one_level(self, stretches: list[Stretch]) -> Stretch:
+    def level_until(self, stop: int, first: int) -> Stretch:
+        """The longest stretch up to a row, with no row before `first`, that is one level."""
+        return self._one_level(list(self.series.ending(stop, max(first, stop - MOST_ROWS))))
+
+    def _one_level(self, stretches: list[Stretch], *, may_drift: bool = False) -> Stretch:
         """The longest of stretches that end alike and grow, as long as it is one level."""
         chosen = stretches[0]
         for stretch in stretches[1:]:
-            if not self._is_level(stretch, chosen):
-                return self._between(chosen, stretch)
+            if not self._is_level(stretch, chosen, may_drift):
+                return self._between(chosen, stretch, may_drift)
             chosen = stretch
         return chosen
 
-    def _between(self, chosen: Stretch, too_long: Stretch) -> Stretch:
+    def _between(self, chosen: Stretch, too_long: Stretch, may_drift: bool) -> Stretch:
         """The longest between one that is a level and one that is none, by halving."""
         while too_long.size - chosen.size > max(1, chosen.size // 8):
             middle = self.series.stretch((chosen.start + too_long.start) // 2, chosen.stop)
             if middle.size in (chosen.size, too_long.size):
                 break
-            if self._is_level(middle, chosen):
+            if self._is_level(middle, chosen, may_drift):
                 chosen = middle
             else:
                 too_long = middle
         return chosen
 
-    def _is_level(self, stretch: Stretch, core: Stretch) -> bool:
+    def _is_level(self, stretch: Stretch, core: Stretch, may_drift: bool) -> bool:
         """Do the rows of a stretch before its core, and their parts, differ from the core?"""
         rest = self.series.stretch(stretch.start, core.start)
         parts = [rest, *self.series.beginning(stretch.start, core.start - 1)]
+        if not may_drift and self._drifts(stretch):
+            return False
         # One odd row is no level of its own, unless it is an evaluation.
         z = LEVEL_Z + (ODD_Z / core.size**2 if self.least_rows > 1 else 0.0)
         return all(abs(self.series.sigmas(part, core)) <= z for part in parts)
+
+    def _drifts(self, stretch: Stretch) -> bool:
+        """Does a stretch rise or fall all along? Its first and its last third say so."""
+        third = stretch.size // 3
+        if third < LEAST_OF_THIRD:
+            return False
+        first = self.series.stretch(stretch.start, stretch.start + third)
+        last = self.series.stretch(stretch.stop - third, stretch.stop)
+        return abs(self.series.sigmas(first, last)) > LEVEL_Z
 
 
 LIKELY_DROP, CORRELATED_DROP = 3.5, 11.0

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from echoscope.store.records import AlarmSeverity
-from echoscope.text.amounts import number, percent, rounded
+from echoscope.text.amounts import listed, number, percent, rounded
 
 from ...catalogue import metric
 from ...metric_entry import POINTS, SHARE
@@ -27,6 +27,8 @@ FIXED = ("success_probe", "success_eval")
 RATES = (*FIXED, "success_train")
 SUCCESS = (*RATES, "eval_reward", "reward")
 """Measures of success, the most trustworthy first: fixed tasks before whichever were drawn."""
+MOST_SETS = 3
+"""Sets of evaluation tasks that are named beside their mean."""
 OVERDUE = 3
 """Usual gaps without an evaluation after which it is over."""
 SOLVED_RATE = 0.95
@@ -133,6 +135,12 @@ class View:
         return [outcome for outcome in measured if outcome.count and outcome.was_ready]
 
     @property
+    def training(self) -> Outcome:
+        """What shows a fall in training: its success, or its return where no success is logged."""
+        train, reward = self.outcomes["success_train"], self.outcomes["reward"]
+        return train if train.count or reward.is_reconstructed else reward
+
+    @property
     def has_success_rate(self) -> bool:
         return any(self.outcomes[name].count for name in RATES)
 
@@ -174,7 +182,7 @@ class View:
     @property
     def is_success_declining(self) -> bool:
         """A deciding outcome fell, or is half way there: twice, or once while training agrees."""
-        agrees = self.outcomes["success_train"].leans
+        agrees = self.training.leans
         least = 1 if agrees else 2
         return any(o.is_down or o.is_sagging_for(least) for o in self.deciding)
 
@@ -316,6 +324,8 @@ def describe_outcome(outcome: Outcome) -> str:
     pivot = outcome.turns.pivots[-1][1]
     before = outcome.level_of(outcome.best if outcome.has_fallen else pivot)
     rest = ", and still falls" if outcome.still_falls else ""
+    moves = [f"`{tag}` {percent(a)} -> {percent(b)}" for tag, a, b in outcome.moves_of_sets]
+    rest += f" (mean of {len(moves)} sets of tasks: {listed(moves, MOST_SETS)})" if moves else ""
     return f"{label}: {level_words(before, with_trials=False)} -> {level_words(now)}{rest}"
 
 

@@ -64,13 +64,17 @@ def _format_cliff(view: View) -> Finding | None:
 
 
 def _template_collapse(view: View) -> Finding | None:
-    """Dependence and retrieval are down together while H(Z|X) is not."""
+    """Dependence and retrieval are down together while H(Z|X) is not.
+
+    Where nobody measures the dependence, as RAGEN does not, retrieval that is down to chance.
+    """
     dependence = view.raised(*_DEPENDENCE, "text_dependence")
     retrieval = view.raised(*_RETRIEVAL)
     template = view.leaning("template")
     signs = [*dependence, *retrieval, *template]
-    is_seen_twice = bool(dependence and retrieval) or bool(retrieval and template)
-    if not is_seen_twice or _is_entropy_low(view) or _broke_first(view, [*dependence, *retrieval]):
+    is_seen = bool(dependence and retrieval) or bool(retrieval and template)
+    is_seen |= _is_at_chance(view) and not any(view[name].count for name in _DEPENDENCE)
+    if not is_seen or _is_entropy_low(view) or _broke_first(view, [*dependence, *retrieval]):
         return None
     lost = view.is_success_declining and view.is_warm
     evidence_text = sentence(signs)
@@ -81,24 +85,26 @@ def _template_collapse(view: View) -> Finding | None:
     return finding(main, *others, words=evidence_text, is_critical=lost, meaning=_meaning(view))
 
 
+def _is_at_chance(view: View) -> bool:
+    """Does the model no longer tell the prompt from the reasoning, which it once did?"""
+    margin = view["retrieval"]
+    return margin.is_raised and margin.value <= LEAST_MARGIN
+
+
 def _meaning(view: View) -> str:
     """What is left of the dependence: none only where no measure finds any worth the name."""
     margins = [view.channels[name] for name in _RETRIEVAL]
     if any(margin.count and margin.value > LEAST_MARGIN for margin in margins):
         return _LESS
-    return _ALIKE if _is_alike(view) else _NOT_ALIKE
+    return _NO_LONGER + {True: _ALIKE, False: _NOT_ALIKE, None: ""}[_is_alike(view)] + "."
 
 
-_ALIKE = (
-    "The reasoning no longer depends on the prompt: nearly the same text is written whatever the "
-    "task shows."
-)
+_NO_LONGER = "The reasoning no longer depends on the prompt"
+_ALIKE = ": nearly the same text is written whatever the task shows"
+_NOT_ALIKE = ": the text still varies, but not with the task"
 _LESS = (
     "The reasoning depends much less on the prompt than it did: the right prompt is seldom "
     "recognised from it."
-)
-_NOT_ALIKE = (
-    "The reasoning no longer depends on the prompt: the text still varies, but not with the task."
 )
 LEAST_MARGIN = 0.05
 """Above chance, of recognised prompts: with less, nothing is left of a dependence."""
@@ -110,11 +116,11 @@ MOST_ABOVE_CHANCE = 0.15
 """Share of them that a test at 5 % may find above chance by accident."""
 
 
-def _is_alike(view: View) -> bool:
-    """Do many phrases or whole replies repeat, as far as that is measured?"""
+def _is_alike(view: View) -> bool | None:
+    """Do many phrases or whole replies repeat? None where that is not measured."""
     shares = [view.channels[name] for name in ("template", "duplicates")]
     measured = [share.level for share in shares if share.count]
-    return not measured or max(measured) >= ALIKE_SHARE
+    return max(measured) >= ALIKE_SHARE if measured else None
 
 
 def independence(view: View) -> Independent | None:
@@ -137,11 +143,11 @@ def _prompt_independent(view: View) -> Finding | None:
     if claim is None:
         return None
     margin = next(m for name in _RETRIEVAL if (m := view.channels[name]).count)
-    alike = "nearly the same text is written" if claim.is_alike else "the text varies"
+    alike = {True: "; nearly the same text is written", False: "; the text varies", None: ""}
     evidence_text = (
         f"the prompt could not be told from the reasoning above chance in "
         f"{sum(value <= 0 for _, value in margin.history)} of {len(margin.history)} "
-        f"measured steps; {alike}"
+        f"measured steps{alike[claim.is_alike]}"
     )
     return finding(margin, words=evidence_text)
 

@@ -75,7 +75,7 @@ def _low_success(view: View) -> Finding | None:
     signs = view.leaning(*SIGNS)
     others = [name for name in RATES if view.outcomes[name] is not main]
     signs += view.leaning(*others)
-    training = view.outcomes["success_train"]
+    training = view.training
     is_agreed = bool(signs) or (main.spec.is_fixed and training.is_sagging)
     is_shown = main.is_confirmed or is_agreed
     is_large = (main.is_large_fall or main.goes_on) and is_shown
@@ -88,7 +88,7 @@ def _low_success(view: View) -> Finding | None:
     agreeing: list[Sign] = [*fallen[1:], *(signs if critical else [])]
     all_signs = [main, *agreeing]
     if main not in deciding:
-        all_signs += deciding[:1]  # the fixed tasks, which do not show a loss
+        all_signs += deciding[:1]  # the fixed tasks, which do not show a loss yet
     return finding(
         main,
         *agreeing,
@@ -130,7 +130,13 @@ def _meaning(outcome: Outcome, view: View) -> str:
         return "The policy solves fewer of the evaluation tasks than it did before."
     if outcome in view.deciding:
         return "The policy solves fewer tasks than it did before."
-    return "The policy solves fewer training tasks than before; the fixed tasks do not show a loss."
+    fixed, began = view.deciding[0], outcome.onset_interval
+    rest = "; the fixed tasks do not show a loss"
+    if began is not None and (fixed.last_step or 0) < began[1]:
+        rest = "; the fixed tasks were not played since"
+    elif fixed.may_be_down:
+        rest = ", and perhaps fewer of the fixed tasks"
+    return f"The policy solves fewer training tasks than before{rest}."
 
 
 def disagreement(view: View) -> Disagreement | None:
@@ -193,6 +199,8 @@ def _reward_hacking(view: View) -> Finding | None:
     if claim is None or claim.up.metric == "rollout/success_rate":
         return None
     down = next(o for o in view.outcomes.values() if o.count and o.key == claim.down.metric)
+    if any(after > before for _, before, after in down.moves_of_sets):
+        return None  # what is paid for is learned, and something else is forgotten
     critical = down in view.deciding and down.is_large_fall and down.is_confirmed and view.is_warm
     parts = [describe(down), _change_words(claim.up)]
     parts += [_change_words(term) for term in claim.terms[:2]]
@@ -244,7 +252,9 @@ def _not_learning(view: View) -> Finding | None:
         return finding(reward, words=evidence_text, meaning=_NO_DIFFERENCE)
     is_open = "NOT_LEARNING" in view.open_rules
     is_low = all(_is_next_to_none(outcome, is_open=is_open) for outcome in measured)
-    if not is_low or is_rising or not any(_is_enough(outcome) for outcome in measured):
+    never_paid = reward.count >= LEAST_ROWS and _is_constant(reward) and reward.value <= 0
+    is_enough = never_paid or any(_is_enough(outcome) for outcome in measured)
+    if not is_low or is_rising or not is_enough:
         return None
     is_none = all(outcome.peak <= 0 for outcome in measured)
     return finding(*measured, meaning="" if is_none else _HARDLY_ANY)
@@ -257,7 +267,7 @@ _HARDLY_ANY = (
 )
 LEAST_ROWS = 10
 NEXT_TO_NONE = 0.03
-"""A success rate below it for `LONG` rows, without a change, is nothing that was learned."""
+"""A success rate below it for `LONG` steps, without a change, is nothing that was learned."""
 LONG = 60
 
 
@@ -271,7 +281,8 @@ def _is_next_to_none(outcome: Outcome, *, is_open: bool) -> bool:
 
     A single success does not end what was said before.
     """
-    is_long = is_open or outcome.count >= LONG
+    steps = outcome.series.steps
+    is_long = is_open or steps[-1] - steps[0] >= LONG
     is_flat = is_long and not outcome.turns.pivots and outcome.level < NEXT_TO_NONE
     return outcome.peak < LOW_RATE or is_flat
 

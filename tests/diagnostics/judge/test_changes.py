@@ -70,7 +70,7 @@ def test_a_fall_is_raised_after_it_persisted() -> None:
     assert not fed(RATE, values[:-1]).is_raised
     channel = fed(RATE, values)
     assert channel.is_raised
-    assert channel.onset_step == 12
+    assert channel.onset_step == 10
     assert channel.last_quiet_step == 11
     assert channel.baseline == 0.9
     assert channel.strength == pytest.approx(1.5)  # 0.3 / 0.2
