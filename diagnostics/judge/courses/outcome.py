@@ -424,8 +424,13 @@ class Outcome:
         return self.turns.level_until(now.start, first) if now.start > first else None
 
     def is_far(self, one: Stretch, other: Stretch) -> bool:
-        """Do two levels differ by more than a tenth, or by more than a return's own noise?"""
+        """Do two levels differ by much, and by more than a glance takes for chance?
+
+        Much is a tenth of a rate, and of a return what its own noise does not do.
+        """
         apart = abs(one.mean - other.mean)
+        if abs(self.series.sigmas(one, other)) < LEAN_SIGMAS:
+            return False
         if self.is_rate:
             return apart > (1 - NEAR_BEST) * max(one.mean, other.mean)
         return apart > LARGE_SIGMAS * self.series.sigma

@@ -67,12 +67,14 @@ def test_a_constant_added_to_the_reward_changes_nothing(offset: float, scale: fl
 @pytest.mark.long
 def test_flat_noise_is_no_rise() -> None:
     """77 of 80 flat runs "rose", 40 "and holds"."""
-    num_flat = 0
+    num_flat = num_open = 0
     for seed in range(80):
         verdict = judged({SUCCESS: won(np.full(120, 0.5), seed, 16 if seed % 2 else 64)})
         num_flat += "with no change beyond chance" in verdict.text
+        num_open += "that may be chance" in verdict.text
         assert verdict.state is RunState.HEALTHY or " fell " in verdict.text
-    assert num_flat >= 78
+    assert num_flat >= 76
+    assert num_flat + num_open >= 78
 
 
 def test_a_rise_within_ten_steps_is_said_from_its_beginning() -> None:
