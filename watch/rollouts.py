@@ -15,8 +15,7 @@ from pathlib import PurePath
 
 from echoscope.store.importers.draft import Draft, RowError
 from echoscope.store.importers.format import Format, RewardValues, Roles, Where
-from echoscope.store.importers.lines import MAX_LINE_BYTES, BadJsonError
-from echoscope.store.importers.registry import FORMATS
+from echoscope.store.importers.lines import MAX_LINE_BYTES, BadJsonError, Line
 from echoscope.store.importers.sources import FoundRow, Source, row_of_line
 from echoscope.store.importers.steps.episodes import StepEpisodes
 from echoscope.store.importers.survey import MAX_STEP, format_of
@@ -46,11 +45,8 @@ class RolloutRow:
     file: str
     place: int
     size: int
-    format: int
-    """Index into FORMATS."""
+    format: Format
     digest: int
-    is_file_step: bool
-    """Its step is that of the file's name."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,7 +114,7 @@ class Rollouts:
         if problem or form is None:
             self.refused[problem] += 1
             return likely
-        step, is_file_step = form.step_of(value, Where(path=PurePath(file)))
+        step, _ = form.step_of(value, Where(path=PurePath(file)))
         if step is not None and not 0 <= step <= MAX_STEP:
             self.refused[f"its step is not in [0, {MAX_STEP}]"] += 1
             return form
@@ -127,8 +123,7 @@ class Rollouts:
         self.num_rows += 1
         self.is_evaluation |= step is None
         digest = int.from_bytes(hashlib.blake2b(row.data, digest_size=8).digest(), "little")
-        number = FORMATS.index(form)
-        noted = RolloutRow(file, row.place, row.size, number, digest, is_file_step)
+        noted = RolloutRow(file, row.place, row.size, form, digest)
         self._enter(noted, step or 0, is_without_step=step is None)
         return form
 
@@ -187,15 +182,12 @@ class Rollouts:
     def _drafts(self, step: int) -> Iterator[tuple[Draft, str, str]]:
         rows = self._steps.get(step, ())
         for row in rows:
-            form = FORMATS[row.format]
             try:
                 if row.file not in self._sources:
                     raise BadJsonError("the file was written again")
                 value = self.roles.mark(self._sources[row.file].row(row.place, row.size))
-                for draft in form.episodes(value, Where(path=PurePath(row.file))):
-                    if row.is_file_step:
-                        draft.reconstructed.add("step")
-                    yield draft, f"{row.file}:{row.place}", form.name
+                for draft in row.format.episodes(value, Where(path=PurePath(row.file))):
+                    yield draft, f"{row.file}:{row.place}", row.format.name
             except RowError as error:
                 self.refused[str(error)] += 1
             except (BadJsonError, OSError):
@@ -210,5 +202,5 @@ def rows_of_lines(start: int, data: bytes) -> Iterator[FoundRow]:
     for line in data.splitlines(keepends=True):
         if line.strip():
             is_long = len(line) > MAX_LINE_BYTES
-            yield row_of_line(offset, len(line), None if is_long else line, is_last=False)
+            yield row_of_line(Line(offset, len(line), None if is_long else line, is_last=False))
         offset += len(line)

@@ -179,15 +179,15 @@ def notes_of(joint: JointReport, path: str) -> list[str]:
     ]
     if joint.metrics is not None:
         notes += joint.metrics.table.notes
-    if report.rows.total:
-        reason, times = report.rows.counts.most_common(1)[0]
-        more = "" if len(report.rows.counts) == 1 else " and for other reasons"
-        skipped = counted(report.rows.total, "row")
+    if report.survey.refused_rows.total:
+        reason, times = report.survey.refused_rows.counts.most_common(1)[0]
+        more = "" if len(report.survey.refused_rows.counts) == 1 else " and for other reasons"
+        skipped = counted(report.survey.refused_rows.total, "row")
         notes.append(f"skipped {skipped}: {reason} ({times}){more}")
     notes += joint.sentences()
     notes += [
         f"left out {counted(times, 'row')} of {name}, another trainer's format"
-        for name, (times, _) in report.others.items()
+        for name, (times, _) in report.survey.others.items()
     ]
     notes += [f"reconstructed: {RECONSTRUCTIONS[name]}" for name in sorted(report.reconstructed)]
     return notes

@@ -13,12 +13,11 @@ without trajectories. Metrics are stored under the trainer's own names, and unde
 
 from __future__ import annotations
 
-import math
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -33,7 +32,7 @@ from echoscope.store.importers.importing import (
 )
 from echoscope.store.importers.lines import conversion
 from echoscope.store.importers.sources import files_of, holds_metrics_too
-from echoscope.store.importers.steps.metrics import Beside, StepNumbers
+from echoscope.store.importers.steps.metrics import Beside
 from echoscope.store.importers.survey import (
     MAX_STEP,
     Progress,
@@ -42,7 +41,7 @@ from echoscope.store.importers.survey import (
     look,
     survey,
 )
-from echoscope.store.records import FloatArray64, Trajectory
+from echoscope.store.records import Trajectory
 from echoscope.text.amounts import counted
 
 from ..judge.advice.actions import trainer_of
@@ -94,9 +93,10 @@ class JointReport:
 
     def sentences(self) -> list[str]:
         """What is said of rollouts without steps, and of the files that were not imported."""
-        sentences = [ONE_EVALUATION] if self.written.is_evaluation else []
-        sentences += file_sentences((self.written.files, self.left.refused), self.left.passed)
-        if num := self.written.num_unclean:
+        rollouts, left = self.written.survey, self.left
+        sentences = [ONE_EVALUATION] if rollouts.is_evaluation else []
+        sentences += file_sentences((rollouts.refused_files, left.refused), left.passed)
+        if num := rollouts.num_unclean:
             sentences.append(
                 f"{counted(num, 'row')} had bytes that are not UTF-8; U+FFFD stands for them. If "
                 f"their text matters, {conversion('ENCODING')}, and import NEW into a new run"
@@ -249,24 +249,16 @@ def _beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
     """The metrics of a run as the importer takes them; `left_out` takes impossible steps."""
     table = metrics.table
     own = {name: values for name, values in table.raw.items() if not is_ours(name)}
-    columns: dict[str, FloatArray64] = {**table.raw, **table.columns, **own}
-    seconds = _clock(table)
-    steps: dict[int, StepNumbers] = {}
-    for row, step in enumerate(table.steps.tolist()):
+    every_name = replace(table, columns={**table.raw, **table.columns, **own})
+    steps: dict[int, dict[str, float]] = {}
+    for step, values in every_name.rows():
         if not 0 <= step <= MAX_STEP:
             left_out.add(f"a step must lie in [0, {MAX_STEP:,}]", f"step {step}")
-            continue
-        values = {
-            name: float(column[row])
-            for name, column in columns.items()
-            if not math.isnan(column[row])
-        }
-        if not values:
-            continue
-        logged_at = None if seconds is None or math.isnan(seconds[row]) else float(seconds[row])
-        steps[step] = StepNumbers(values=values, wall_time=logged_at)
+        elif values:
+            steps[step] = values
     return Beside(
         steps=steps,
+        wall_times=_clock(table),
         trainer=TRAINERS.get(trainer_of(list(table.raw)), ""),
         description={
             "run": metrics.name,
@@ -278,14 +270,15 @@ def _beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
     )
 
 
-def _clock(table: MetricTable) -> FloatArray64 | None:
-    """When each step ended; None where no column says it."""
+def _clock(table: MetricTable) -> dict[int, float]:
+    """When steps ended, in seconds since the epoch; empty where no column says it."""
     low, high = _EPOCH_S
     for name, values in table.raw.items():
         present = values[np.isfinite(values)]
         if name.lower() in _CLOCKS and len(present) and low < present.min() <= present.max() < high:
-            return values
-    return None
+            is_there = ~np.isnan(values)
+            return dict(zip(table.steps[is_there].tolist(), values[is_there].tolist(), strict=True))
+    return {}
 
 
 def _chosen(path: Path, folder: MetricsFolder, run: str) -> RunMetrics | None:

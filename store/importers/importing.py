@@ -32,7 +32,7 @@ from .lines import BadJsonError
 from .registry import FORMATS
 from .steps.episodes import StepEpisodes, step_metrics
 from .steps.metrics import Beside, Merger
-from .survey import Progress, Refusals, Survey
+from .survey import Progress, Survey
 
 KIND = "import"
 """Of the diagnostic record that each imported step has."""
@@ -52,8 +52,8 @@ class ImportReport:
 
     path: Path
     """The run's folder."""
-    format: str
-    """Of the rollouts; "" where there are none."""
+    survey: Survey
+    """The rollouts, and which of their rows and files were refused; empty where there are none."""
     trainer: str
     num_kept: int = 0
     """Trajectories that this import added."""
@@ -67,18 +67,13 @@ class ImportReport:
     """Steps that the run had already."""
     first_step: int | None = None
     last_step: int | None = None
-    rows: Refusals = field(default_factory=Refusals)
-    """Rows that were skipped."""
-    files: Refusals = field(default_factory=Refusals)
-    """Files that were refused."""
-    others: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    """Rows of other trainers beside them: format -> how many, and the first file."""
     reconstructed: Counter[str] = field(default_factory=Counter)
     """What had to be guessed -> in how many episodes."""
-    num_unclean: int = 0
-    """Rows with bytes that are not UTF-8."""
-    is_evaluation: bool = False
-    """No row says a step: all episodes are one evaluation, stored as step 0."""
+
+    @property
+    def format(self) -> str:
+        """Of the rollouts; "" where there are none."""
+        return self.survey.format.name if self.survey.format else ""
 
 
 def check_paths(path: Path, run_path: Path) -> None:
@@ -131,7 +126,7 @@ def import_surveyed(
         raise ImportingError(_nothing(str(source), survey))
     if survey.unseen:
         raise ImportingError(_unseen(str(source), survey))
-    merger = Merger.of(beside, len(survey.digests))
+    merger = Merger(beside, len(survey.digests))
     is_success = _rewards_say_success(survey)
     mark = "success" if is_success else ""  # where that changes, all steps are written again
     digests = {
@@ -139,16 +134,7 @@ def import_surveyed(
         for step in sorted({*survey.digests, *beside.steps})
     }
     description = _description(str(source), survey, beside)
-    report = ImportReport(
-        path=run_path,
-        format=survey.format.name if survey.format else "",
-        trainer=description["trainer"],
-        rows=survey.refused_rows,
-        files=survey.refused_files,
-        others=survey.others,
-        num_unclean=survey.num_unclean,
-        is_evaluation=survey.is_evaluation,
-    )
+    report = ImportReport(path=run_path, survey=survey, trainer=description["trainer"])
     stored = _stored_steps(run_path, survey)
     start = _first_difference(run_path, stored, digests)
     if start is None:
@@ -186,7 +172,7 @@ def import_surveyed(
                 report.num_steps_there += 1
                 continue
             content = StepEpisodes(step)
-            _read(content, rows, survey, report, is_success)
+            _read(content, rows, report, is_success)
             payload = {
                 "rows": digest,
                 "num_rows": len(rows),
@@ -333,14 +319,13 @@ def _write_step(
     report.last_step = content.step
 
 
-def _read(
-    content: StepEpisodes, rows: range, survey: Survey, report: ImportReport, is_success: bool
-) -> None:
+def _read(content: StepEpisodes, rows: range, report: ImportReport, is_success: bool) -> None:
     """Take the episodes of a step's rows; what is skipped is counted in `content` and `report`.
 
     Args:
         is_success: The rewards say success.
     """
+    survey = report.survey
     for row in rows:
         file = survey.file_of(row)
         source = f"{file.where.path}:{int(survey.rows_R[row]['place'])}"
@@ -350,12 +335,12 @@ def _read(
                     RewardValues.read_success(draft)
                 name = survey.format_of(row).name
                 if problem := content.add(draft, source=source, format_name=name):
-                    report.rows.add(problem, source)
+                    survey.refused_rows.add(problem, source)
         except (RowError, BadJsonError) as error:
             is_changed = isinstance(error, BadJsonError)
             reason = f"the file changed while it was read: {error}" if is_changed else str(error)
             content.refused[reason] += 1
-            report.rows.add(reason, source)
+            survey.refused_rows.add(reason, source)
         if row + 1 == rows.stop or survey.file_of(row + 1) is not file:
             file.source.close()
     report.reconstructed.update(content.reconstructed)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from . import read
 from .dialogue import is_messages
-from .lines import BadJsonError, as_utf8, conversion, json_of, lines_of, wide_encoding
+from .lines import BadJsonError, Line, as_utf8, conversion, json_of, lines_of, wide_encoding
 from .packed_file import ERRORS as PACKED_ERRORS
 from .packed_file import MAX_BYTES, opened, packing_of
 from .spooled.inspect_archive import is_inspect, write_logs
@@ -90,7 +90,7 @@ class JsonLines:
     def scan(self) -> Iterator[FoundRow]:
         with self.path.open("rb") as file:
             for line in lines_of(file):
-                row = row_of_line(line.offset, line.size, line.data, is_last=line.is_last)
+                row = row_of_line(line)
                 if self.is_spooled and isinstance(row.value, str):
                     row = FoundRow(row.place, row.size, None, row.value)
                 yield row
@@ -107,15 +107,15 @@ class JsonLines:
             self._file = None
 
 
-def row_of_line(offset: int, size: int, data: bytes | None, *, is_last: bool) -> FoundRow:
-    if data is None:
-        return FoundRow(offset, size, None, "a line of more than 16 MB")
+def row_of_line(line: Line) -> FoundRow:
+    if line.data is None:
+        return FoundRow(line.offset, line.size, None, "a line of more than 16 MB")
     try:
-        value, is_clean = json_of(data)
+        value, is_clean = json_of(line.data)
     except BadJsonError as error:
-        problem = "the last line is cut off" if is_last else str(error)
-        return FoundRow(offset, size, None, problem)
-    return FoundRow(offset, size, value, "", not is_clean, data)
+        problem = "the last line is cut off" if line.is_last else str(error)
+        return FoundRow(line.offset, line.size, None, problem)
+    return FoundRow(line.offset, line.size, value, "", not is_clean, line.data)
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """The first pass: which rows a path holds, of which format, at which step; and what is refused.
 
-Of each row 38 bytes are kept. Rows are then converted in the order of their steps, whatever the
+Of each row 37 bytes are kept. Rows are then converted in the order of their steps, whatever the
 order of the files.
 """
 
@@ -45,11 +45,10 @@ _PLACE = np.dtype(
         ("digest", "<u8"),
         ("file", "<i4"),
         ("format", "i1"),
-        ("is_file_step", "?"),
     ]
 )
 """What is kept of a row: `format` is its index in FORMATS, since variants of one trainer's format
-may be mixed; `is_file_step` says that the step is that of the file's name."""
+may be mixed."""
 Places = NDArray[np.void]
 
 Progress = Callable[[int, int], None]
@@ -154,12 +153,9 @@ class Survey:
             RowError: it has none; the reason.
             BadJsonError: the file changed.
         """
-        file, row_number = self.file_of(row), self.rows_R[row]
-        value = file.source.row(int(row_number["place"]), int(row_number["size"]))
-        for draft in self.format_of(row).episodes(self.roles.mark(value), file.where):
-            if row_number["is_file_step"]:
-                draft.reconstructed.add("step")
-            yield draft
+        file, noted = self.file_of(row), self.rows_R[row]
+        value = file.source.row(int(noted["place"]), int(noted["size"]))
+        return self.format_of(row).episodes(self.roles.mark(value), file.where)
 
     def close(self) -> None:
         for file in self.files:
@@ -311,7 +307,7 @@ class _FirstPass:
         for row in source.scan():
             marked = survey.roles.mark(row.value)
             form, problem = self._format_of(row, marked, likely)
-            step, is_file_step = form.step_of(marked, where) if form else (None, False)
+            step = form.step_of(marked, where)[0] if form else None
             if step is not None and not 0 <= step <= MAX_STEP:
                 problem = f"its step is {str(step)[:20]}, but must lie in [0, {MAX_STEP}]"
             if form is None or problem:
@@ -327,7 +323,7 @@ class _FirstPass:
             number = int.from_bytes(digest, "little")
             stored_step = _NO_STEP if step is None else step
             noted = (stored_step, row.place, row.size, number, len(survey.files), index)
-            self._rows += np.array((*noted, is_file_step), dtype=_PLACE).tobytes()
+            self._rows += np.array(noted, dtype=_PLACE).tobytes()
         if likely is not None:
             for reason, times in refused.counts.items():
                 survey.refused_rows.add(reason, refused.places[reason], times)

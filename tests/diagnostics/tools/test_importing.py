@@ -85,7 +85,7 @@ def test_a_file_that_is_neither_rollouts_nor_metrics_is_refused_once(tmp_path: P
     write_rollouts(tmp_path / "in", range(1, 3))
     (tmp_path / "in" / "other.csv").write_text("step,reward\n1,0.5\n2,0.5\n", encoding="utf-16-le")
     report = import_path(tmp_path / "in", tmp_path / "run")
-    counts = report.written.files.counts + report.left.refused.counts
+    counts = report.written.survey.refused_files.counts + report.left.refused.counts
     assert list(counts.values()) == [1]
     (sentence,) = report.sentences()
     assert sentence.startswith("refused other.csv: seems to be text in UTF-16LE: save the file as")

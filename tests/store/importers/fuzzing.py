@@ -123,7 +123,7 @@ def outcomes(name: str, count: int, seed: int) -> Iterator[tuple[str, str]]:
             except ImportingError as error:
                 yield damage, f"refused: {_sentence(str(error), target)}"
                 continue
-            reasons = [*report.rows.counts, *report.files.counts]
+            reasons = [*report.survey.refused_rows.counts, *report.survey.refused_files.counts]
             yield damage, "; ".join(sorted(map(_short, reasons))) or "all imported"
 
 
