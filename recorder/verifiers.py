@@ -48,17 +48,14 @@ class EpisodeHook:
         """
         try:
             row = episode if isinstance(episode, Mapping) else episode.to_record()
-            # An episode has no run before somebody names one.
-            kinds = (EPISODES, LEGACY)
-            kind = next(
-                (matching for matching in kinds if matching.matches({"run": None, **row})), None
-            )
+            whole = {"run": None, **row}  # an episode has no run before somebody names one
+            kind = next((form for form in (EPISODES, LEGACY) if form.matches(whole)), None)
             if kind is None:
                 raise RowError("it is neither an episode of v1 nor a row of results.jsonl")
             for draft in kind.drafts(row, _NOWHERE):
                 if group is not None:
                     draft.group = group
-                self._recorder.draft(draft)
+                self._recorder.take(draft)
         except Exception as error:  # noqa: BLE001 - the rollouts go on, and it is said
             reason = in_one_line(error)
             if reason not in self._said:
