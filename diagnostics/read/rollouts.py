@@ -81,8 +81,7 @@ def _keys_of(path: Path) -> tuple[str, ...]:
         return ()
     from echoscope.store.importers.survey import look
 
-    with tempfile.TemporaryDirectory(prefix="echoscope-keys-") as spool:
-        return look(path, Path(spool)).keys
+    return look(path).keys
 
 
 ONE_EVALUATION = (
@@ -113,20 +112,13 @@ def of_another_trainer(
         ImportingError: the rollouts cannot be imported; one line.
         OSError: a file cannot be read.
     """
-    if not _may_hold_rollouts(path):
+    if not _holds_rollouts(path, roles_of(mapping), run):
         yield None
         return
-    from echoscope.store.importers.survey import is_rollouts
+    from ..tools.importing import import_path
+    from .sources import open_source
 
     with tempfile.TemporaryDirectory(prefix="echoscope-rollouts-") as folder:
-        spool = Path(folder) / "spool"
-        spool.mkdir()
-        if not is_rollouts(path, spool, roles_of(mapping), run):
-            yield None
-            return
-        from ..tools.importing import import_path
-        from .sources import open_source
-
         report = import_path(
             path,
             Path(folder) / "run",
@@ -150,12 +142,21 @@ def of_another_trainer(
         )
 
 
-def _may_hold_rollouts(path: Path) -> bool:
-    """Whether it is worth looking: a folder that holds no runs, or a file that begins like one."""
+def _holds_rollouts(path: Path, roles: Roles, run: str) -> bool:
+    """Whether a folder without runs, or a file that may, holds rollouts, by its first rows."""
     if path.is_dir():
         from echoscope.store.log.layout import Layout
 
-        return not any(Layout(p).is_run for p in (path, *path.iterdir()))
+        if any(Layout(p).is_run for p in (path, *path.iterdir())):
+            return False
+    elif not _begins_like_rollouts(path):
+        return False
+    from echoscope.store.importers.survey import is_rollouts
+
+    return is_rollouts(path, roles, run)
+
+
+def _begins_like_rollouts(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:

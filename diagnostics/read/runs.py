@@ -14,7 +14,13 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
-from echoscope.store.importers.sources import MAX_FILES, files_of, is_note_on_rollouts
+from echoscope.store.importers.sources import (
+    MAX_FILES,
+    NO_DATA,
+    PICKLED,
+    files_of,
+    is_note_on_rollouts,
+)
 from echoscope.store.importers.survey import Progress, Refusals
 from echoscope.store.records import FloatArray64, IntArray64
 from echoscope.text.amounts import listed
@@ -46,13 +52,8 @@ _FEWEST_QUANTITIES = 2
 is not enough: a reward before and after the KL penalty is two columns of one run."""
 _OF_WANDB = "kept by W&B beside its run"
 _BY_ENDING = "code, pictures, weights or documents, by their ending"
-_NO_DATA = frozenset(
-    {".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp4", ".safetensors", ".py", ".md", ".html"}
-    | {".sh", ".toml", ".lock", ".bin", ".npz", ".npy", ".ipynb", ".conf", ".crt", ".pem", ".xml"}
-)
-_NO_METRICS = _NO_DATA | frozenset(
-    {".duckdb", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".parquet", ".eval"}
-)
+_NO_DATA = NO_DATA | {".bin", ".npz", ".npy", ".ipynb", ".conf", ".crt", ".pem", ".xml"}
+_NO_METRICS = _NO_DATA | PICKLED | {".duckdb", ".parquet", ".eval"}
 """Endings of files that hold no metrics in any form that is read."""
 _GENERIC = (NO_TEXT, NOT_METRICS)
 
@@ -75,7 +76,6 @@ class MetricsFolder:
     """The one with most rows first."""
     refused: Refusals = field(default_factory=partial(Refusals, max_named=MAX_FILES))
     """Files that look like metrics and cannot be read or used."""
-    read: tuple[str, ...] = ()
     passed: dict[str, str] = field(default_factory=dict)
     """Files of a folder that hold no metrics -> why; "" where nothing more is known."""
 
@@ -154,7 +154,6 @@ def read_runs(
     return replace(
         folder,
         runs=tuple(_merged(run, path, mapping or {}, name) for run, name in runs),
-        read=tuple(dict.fromkeys(str(piece.file) for piece in pieces)),
     )
 
 

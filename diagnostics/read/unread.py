@@ -6,7 +6,6 @@ out. What a file holds is told by reading its first rows, as rollouts and as met
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,13 +72,12 @@ def leftover_of(
             looked at.
     """
     out = Leftover(refused=metrics.refused)
-    with tempfile.TemporaryDirectory(prefix="echoscope-unread-") as spool:
-        for name, reason in metrics.passed.items():
-            problem = look(folder / name, Path(spool)).problem if without_rows is None else ""
-            if problem:
-                out.refused.add(problem, name)
-            elif without_rows is None or name in without_rows:
-                out.passed.add(reason or NEITHER, name)
+    for name, reason in metrics.passed.items():
+        problem = look(folder / name).problem if without_rows is None else ""
+        if problem:
+            out.refused.add(problem, name)
+        elif without_rows is None or name in without_rows:
+            out.passed.add(reason or NEITHER, name)
     return out
 
 
@@ -90,8 +88,7 @@ def file_unread(path: Path, metrics_reason: str) -> str:
         metrics_reason: Why it cannot be read as metrics.
     """
     reason = metrics_reason.removeprefix(f"{path}: ")
-    with tempfile.TemporaryDirectory(prefix="echoscope-unread-") as spool:
-        seen = look(path, Path(spool), run="")
+    seen = look(path, run="")
     if seen.problem:
         return f"{path}: {seen.problem}"
     if seen.keys:

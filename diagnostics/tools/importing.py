@@ -13,8 +13,8 @@ without trajectories. Metrics are stored under the trainer's own names, and unde
 
 from __future__ import annotations
 
-import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,7 @@ from echoscope.store.importers.importing import (
     import_surveyed,
 )
 from echoscope.store.importers.lines import conversion
-from echoscope.store.importers.sources import files_of, holds_metrics_too
+from echoscope.store.importers.sources import files_of, holds_metrics_too, name_pattern
 from echoscope.store.importers.steps.metrics import Beside
 from echoscope.store.importers.survey import (
     MAX_STEP,
@@ -147,12 +147,12 @@ def import_path(
         return _write(metrics, str(path), run_path, None, left, writing, is_packing)
     check_paths(path, run_path)
     with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
-        rollouts, folder, both = _joined(path, Path(spool), run, mapping, scanning)
+        rollouts, folder, both = _joined(path, run, mapping, scanning)
         is_of_traces = bool(both) and not folder.runs  # they name runs of their own
         chosen = None if is_of_traces else _chosen(path, folder, run)
         rest = None
         if rollouts or chosen is None:
-            skipped = [name for name in folder.read if name not in both]
+            skipped = {file for one in folder.runs for file in one.files} - both
             rest = survey(
                 path, Path(spool), scanning, skipped=skipped, roles=roles_of(mapping), run=run
             )
@@ -172,14 +172,10 @@ def import_path(
 
 
 def _joined(
-    path: Path,
-    spool: Path,
-    run: str,
-    mapping: Mapping[str, Meaning] | None,
-    scanning: Progress | None,
+    path: Path, run: str, mapping: Mapping[str, Meaning] | None, scanning: Progress | None
 ) -> tuple[list[str], MetricsFolder, set[str]]:
     """Files with rollouts, the metrics of all others, and the files that hold both."""
-    rollouts = list(_with_rollouts(path, spool, roles_of(mapping), run))
+    rollouts = list(_with_rollouts(path, roles_of(mapping), run))
     is_folder = path.is_dir()
     both = {name for name in rollouts if holds_metrics_too(path / name if is_folder else path)}
     if rollouts and not is_folder and not both:
@@ -308,20 +304,18 @@ def _metrics_of(
         return MetricsFolder(refused=refused)
 
 
-_DIGITS = re.compile(r"[0-9a-f]{6,}|\d+")
 _ENOUGH = 3
 """After so many files with names of one pattern, the others of the pattern hold the same."""
 
 
-def _with_rollouts(path: Path, spool: Path, roles: Roles, run: str) -> Iterator[str]:
+def _with_rollouts(path: Path, roles: Roles, run: str) -> Iterator[str]:
     """The files that hold rollouts, relative to the path."""
-    patterns: dict[PurePath, int] = {}
+    patterns: Counter[PurePath] = Counter()
     for file, problem in files_of(path):
         if problem:
             continue
         name_shown = file.relative_to(path) if path.is_dir() else PurePath(file.name)
-        pattern = name_shown.parent / _DIGITS.sub("#", name_shown.name)
-        times = patterns.get(pattern, 0)
-        if times >= _ENOUGH or look(file, spool, roles, run).is_rollouts:
-            patterns[pattern] = times + 1
+        pattern = name_pattern(name_shown)
+        if patterns[pattern] >= _ENOUGH or look(file, roles, run).is_rollouts:
+            patterns[pattern] += 1
             yield str(name_shown)

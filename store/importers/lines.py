@@ -18,7 +18,8 @@ from typing import Any, BinaryIO
 MAX_LINE_BYTES = 16 << 20
 """A longer line is passed over: a line is read at once, and its values take several times that."""
 _BLOCK = 1 << 20
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""PowerShell writes what it redirects so."""
 _MOST_SNIFFED = 4096
 _FEWEST_SNIFFED = 16
 _PLAIN = frozenset(b"\t\n\r") | frozenset(range(0x20, 0x7F))
@@ -81,12 +82,9 @@ def json_of(data: bytes) -> tuple[Any, bool]:
 
 
 def as_utf8(path: Path, folder: Path) -> Path:
-    """The file itself, or a copy of it in UTF-8 where it begins as UTF-16.
-
-    PowerShell writes what it redirects as UTF-16.
-    """
+    """The file itself, or a copy of it in UTF-8 where it begins as UTF-16."""
     with path.open("rb") as file:
-        if file.read(2) not in _UTF16:
+        if file.read(2) not in UTF16:
             return path
     copy = folder / f"utf8-{len(list(folder.iterdir()))}"
     with (
@@ -107,7 +105,7 @@ def wide_encoding(head: bytes) -> str:
     """
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "UTF-32"
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    if head.startswith(UTF16):
         return ""
     head = head[: min(len(head), _MOST_SNIFFED) // 4 * 4]
     if len(head) < _FEWEST_SNIFFED:

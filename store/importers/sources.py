@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import stat
 import zipfile
@@ -18,12 +19,12 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from . import read
 from .dialogue import is_messages
-from .lines import BadJsonError, Line, as_utf8, conversion, json_of, lines_of, wide_encoding
+from .lines import UTF16, BadJsonError, Line, as_utf8, conversion, json_of, lines_of, wide_encoding
 from .packed_file import ERRORS as PACKED_ERRORS
 from .packed_file import MAX_BYTES, opened, packing_of
 from .spooled.inspect_archive import is_inspect, write_logs
@@ -40,11 +41,12 @@ _SNIFF_BYTES = 4096
 _WINDOW = 1 << 20
 _TAR_FLAGS = {"gzip": "xzf", "bzip2": "xjf", "xz": "xJf", "zstd": "--zstd -xf"}
 """How a packed archive is opened."""
-_PICKLED = frozenset({".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"})
-_SKIPPED = frozenset(
+PICKLED = frozenset({".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"})
+NO_DATA = frozenset(
     {".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp4", ".safetensors", ".py", ".md", ".html"}
-    | {".sh", ".toml", ".lock", ".wandb"}
+    | {".sh", ".toml", ".lock"}
 )
+"""Endings of pictures, weights, code and documents: nobody looks into these."""
 
 
 class SourceError(ValueError):
@@ -255,7 +257,7 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
         OSError: it cannot be read.
     """
     suffix = path.suffix.lower()
-    if suffix in _SKIPPED or is_note_on_rollouts(path):
+    if suffix in NO_DATA or suffix == ".wandb" or is_note_on_rollouts(path):
         return None
     if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe waits for whoever writes it
         raise SourceError("is a pipe or a device, and no file")
@@ -277,7 +279,7 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
     if is_sqlite(head):
         return None if run is None else _spooled(spool, partial(write_traces, path, run=run))
     packing = packing_of(path)
-    if head[:1] == b"\x80" or (suffix in _PICKLED and packing != "zip"):
+    if head[:1] == b"\x80" or (suffix in PICKLED and packing != "zip"):
         return _of_pickle(path, spool)
     _refuse_tar(path, head)
     if packing == "zip":
@@ -297,6 +299,14 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
         with closing(source):
             return _spooled(spool, partial(write_events, source))
     return source
+
+
+_NUMBERS = re.compile(r"[0-9a-f]{6,}|[0-9]+")
+
+
+def name_pattern(path: PurePath) -> PurePath:
+    """A path with a mark for each number in its name: files of one pattern hold the same."""
+    return path.parent / _NUMBERS.sub("#", path.name)
 
 
 def is_note_on_rollouts(path: Path) -> bool:
@@ -396,7 +406,7 @@ def _unpacked(path: Path, spool: Path) -> Path:
 
 def _of_json(path: Path, head: bytes) -> Source | None:
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if start[:1] not in (b"{", b"[") and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if start[:1] not in (b"{", b"[") and not head.startswith(UTF16):
         return None
     with path.open("rb") as file:
         first = next(lines_of(file), None)

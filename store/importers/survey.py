@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -171,10 +172,10 @@ def format_of(row: Row, likely: Format | None = None) -> Format | None:
     return next((form for form in FORMATS if form.matches(row)), None)
 
 
-def is_rollouts(path: Path, spool: Path, roles: Roles = NO_ROLES, run: str | None = None) -> bool:
+def is_rollouts(path: Path, roles: Roles = NO_ROLES, run: str | None = None) -> bool:
     """Whether a file or folder holds rollouts, by the first rows of its first files."""
     files = itertools.islice(files_of(path), _FILES_LOOKED_AT)
-    return any(look(file, spool, roles, run).is_rollouts for file, problem in files if not problem)
+    return any(look(file, roles, run).is_rollouts for file, problem in files if not problem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,16 +190,13 @@ class Look:
     """Of the first row, where no row is of a known format."""
 
 
-def look(file: Path, spool: Path, roles: Roles = NO_ROLES, run: str | None = None) -> Look:
+def look(file: Path, roles: Roles = NO_ROLES, run: str | None = None) -> Look:
     """Look at the first rows of a file; arguments as of `survey`."""
     keys: tuple[str, ...] = ()
     problem = ""
     try:
-        source = source_of(file, spool, run)
-        if source is None:
-            return Look()
-        with contextlib.closing(source):
-            for row in itertools.islice(source.scan(), _ROWS_LOOKED_AT):
+        with contextlib.closing(_first_rows(file, run)) as rows:
+            for row in rows:
                 if isinstance(row.value, dict):
                     if format_of(roles.mark(row.value)):
                         return Look(is_rollouts=True)
@@ -209,6 +207,15 @@ def look(file: Path, spool: Path, roles: Roles = NO_ROLES, run: str | None = Non
     except (SourceError, BadJsonError) as error:
         return Look(problem=str(error))
     return Look(keys=keys) if keys or not problem else Look(problem=no_row(problem))
+
+
+def _first_rows(file: Path, run: str | None) -> Generator[FoundRow]:
+    """The first rows of a file; none of one that cannot hold rollouts."""
+    with tempfile.TemporaryDirectory(prefix="echoscope-look-") as spool:
+        source = source_of(file, Path(spool), run)
+        if source is not None:
+            with contextlib.closing(source):
+                yield from itertools.islice(source.scan(), _ROWS_LOOKED_AT)
 
 
 def no_row(problem: str) -> str:

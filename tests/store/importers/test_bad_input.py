@@ -52,7 +52,7 @@ def test_a_pipe_is_refused_and_nothing_waits_for_a_writer(tmp_path: Path, name: 
     refused = "is a pipe or a device, and no file; write its content to a file first"
     with pytest.raises(ImportingError, match=refused):
         import_run(pipe, tmp_path / "run")
-    assert look(pipe, tmp_path).problem == "is a pipe or a device, and no file"
+    assert look(pipe).problem == "is a pipe or a device, and no file"
     with pytest.raises(ImportingError, match=refused):
         import_run(Path("/dev/zero"), tmp_path / "run")
 
