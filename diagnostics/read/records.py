@@ -421,12 +421,7 @@ class Collector:
         if len(runs) > 1:
             kind = "chart" if self._is_chart else "file"
             notes.append(_which_run(kind, list(runs), chosen, asked))
-        table = runs[chosen].build(
-            kind=self.kind,
-            path=self.reading.path,
-            mapping=self.reading.mapping,
-            notes=notes,
-        )
+        table = runs[chosen].build(self.reading.mapping, notes)
         if not table.keys():
             raise self._error(f"{table.num_rows} steps, but no column holds numbers")
         return replace(

@@ -153,7 +153,7 @@ def read_runs(
     runs = zip(clusters, names, strict=True)
     return replace(
         folder,
-        runs=tuple(_merged(run, path, mapping or {}, name) for run, name in runs),
+        runs=tuple(_merged(run, mapping or {}, name) for run, name in runs),
     )
 
 
@@ -291,9 +291,7 @@ def _fields(run: str) -> list[str]:
     return [part.partition("=")[0] if "=" in part else "" for part in run.split(", ")]
 
 
-def _merged(
-    pieces: Sequence[_Piece], path: Path, mapping: Mapping[str, Meaning], name: str
-) -> RunMetrics:
+def _merged(pieces: Sequence[_Piece], mapping: Mapping[str, Meaning], name: str) -> RunMetrics:
     """One table of all pieces; of two values of a column at one step the later file's counts."""
     files = tuple(dict.fromkeys(str(piece.file) for piece in pieces))
     if len(pieces) == 1:
@@ -309,7 +307,7 @@ def _merged(
     own_mapping = {column: meaning for column, meaning in mapping.items() if column in raw}
     notes = [f"metrics of {len(files)} files were joined by their steps: {listed(files)}"]
     joined = named_table(steps, raw, own_mapping, notes)
-    return RunMetrics(name=name, table=replace(joined, path=str(path), run=name), files=files)
+    return RunMetrics(name=name, table=replace(joined, run=name), files=files)
 
 
 def _names(clusters: Sequence[Sequence[_Piece]], path: Path) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -63,9 +63,6 @@ class MetricTable:
     columns: Mapping[str, FloatArray64]  # each (R,)
     sources: Mapping[str, str]
     """Key -> the column or columns it came from."""
-    kind: str
-    """csv, json, notebook, log or run."""
-    path: str = ""
     notes: tuple[str, ...] = ()
     raw: Mapping[str, FloatArray64] = field(default_factory=dict, repr=False)
     """Columns under the names that the source gave them, in its units; each (R,)."""
@@ -211,12 +208,7 @@ class TableBuilder:
         return out
 
     def build(
-        self,
-        *,
-        kind: str,
-        path: str = "",
-        mapping: Mapping[str, Meaning] | None = None,
-        notes: Sequence[str] = (),
+        self, mapping: Mapping[str, Meaning] | None = None, notes: Sequence[str] = ()
     ) -> MetricTable:
         """The table under our keys, steps sorted, repeated steps merged."""
         self._flush()
@@ -235,20 +227,20 @@ class TableBuilder:
             rows = _later_wins(rows[np.argsort(rows[:, 0], kind="stable")])
         num_repeated -= len(rows)
         if self.num_averaged:
-            rows_have = "row has" if self.num_averaged == 1 else "rows have"
+            have = "has" if self.num_averaged == 1 else "have"
             sentences.append(
-                f"{self.num_averaged} {rows_have} the step of the row before: the rows of a "
-                "step were averaged"
+                f"{counted(self.num_averaged, 'row')} {have} the step of the row before: the rows "
+                "of a step were averaged"
             )
         if num_repeated:
-            rows_repeat = "row repeats" if num_repeated == 1 else "rows repeat"
+            repeat = "repeats" if num_repeated == 1 else "repeat"
             sentences.append(
-                f"{num_repeated} {rows_repeat} an earlier step: the later values were kept"
+                f"{counted(num_repeated, 'row')} {repeat} an earlier step: the later values were "
+                "kept"
             )
         columns = {name: rows[:, column].copy() for name, column in self._names.items()}
         filled = {name: v for name, v in columns.items() if not np.isnan(v).all()}
-        table = named_table(rows[:, 0].astype(np.int64), filled, mapping or {}, sentences)
-        return replace(table, kind=kind, path=path)
+        return named_table(rows[:, 0].astype(np.int64), filled, mapping or {}, sentences)
 
 
 def named_table(
@@ -274,7 +266,6 @@ def named_table(
         sources=sources,
         meaning=meaning,
         raw=raw,
-        kind="folder",
         notes=(*notes, *decision.notes),
     )
 
@@ -354,7 +345,7 @@ def table_of_run(reader: RunReader, mapping: Mapping[str, Meaning] | None = None
                 if k in mapping or is_ours(k) or meaning_of(k) is None
             }
         builder.add_row(step, whole)
-    return builder.build(kind="run", path=str(reader.path), mapping=mapping)
+    return builder.build(mapping)
 
 
 def stored_rows(
