@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
 import numpy as np
 
-from echoscope.store.importers.format import Roles
 from echoscope.store.importers.importing import (
     ImportingError,
     ImportReport,
@@ -136,52 +135,77 @@ def import_path(
             folder is not the run of such an import. One sentence with the way out.
         OSError: a file cannot be read, or the disk refuses.
     """
-    if is_address(path):
-        try:
+    try:
+        if is_address(path):
             if problem := no_rollouts(path, mapping):
                 raise ImportingError(problem)
-            metrics = read_address(str(path), mapping)
-        except MetricsFileError as error:
-            raise ImportingError(str(error)) from None
-        left = Leftover(refused=Refusals())
-        return _write(metrics, str(path), run_path, None, left, writing, is_packing)
-    check_paths(path, run_path)
-    with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
-        rollouts, folder, both = _joined(path, run, mapping, scanning)
-        is_of_traces = bool(both) and not folder.runs  # they name runs of their own
-        chosen = None if is_of_traces else _chosen(path, folder, run)
-        rest = None
-        if rollouts or chosen is None:
-            skipped = {file for one in folder.runs for file in one.files} - both
-            rest = survey(
-                path, Path(spool), scanning, skipped=skipped, roles=roles_of(mapping), run=run
-            )
-            # A file that was refused as metrics already is refused once, for the same reason that
-            # `diagnose` gives.
-            as_metrics = {name for names in folder.refused.names.values() for name in names}
-            rest.refused_files = rest.refused_files.without(as_metrics)
-        with closing(rest) if rest else nullcontext():
-            left = leftover_of(path, folder, None if rest is None else rest.without_rows)
-            for copy, original in rest.copies.items() if rest else ():
-                left.passed.add(f"a copy: its rows are those of {original}", copy)
-            if chosen is None and (rest is None or not rest.num_rows):
-                raise ImportingError(_unread(path, folder, left, rest))
-            if rest is None and (problem := no_rollouts(path, mapping)):
-                raise ImportingError(problem)
-            return _write(chosen, path, run_path, rest, left, writing, is_packing)
+            metrics, left = read_address(str(path), mapping), Leftover(refused=Refusals())
+            return _write(metrics, str(path), run_path, None, left, writing, is_packing)
+        check_paths(path, run_path)
+        with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
+            rollouts, folder, both = _joined(path, run, mapping, scanning)
+            # Traces name runs of their own.
+            chosen = None if both and not folder.runs else folder.chosen(path, run)
+            rest = None
+            if rollouts or chosen is None:
+                skipped = {file for one in folder.runs for file in one.files} - both
+                roles = roles_of(mapping)
+                rest = survey(path, Path(spool), scanning, skipped=skipped, roles=roles, run=run)
+                # A file that was refused as metrics already is refused once, for the same reason
+                # that `diagnose` gives.
+                as_metrics = {name for names in folder.refused.names.values() for name in names}
+                rest.refused_files = rest.refused_files.without(as_metrics)
+            with closing(rest) if rest else nullcontext():
+                left = leftover_of(path, folder, None if rest is None else rest.without_rows)
+                for copy, original in rest.copies.items() if rest else ():
+                    left.passed.add(f"a copy: its rows are those of {original}", copy)
+                if chosen is None and (rest is None or not rest.num_rows):
+                    raise ImportingError(_unread(path, folder, left, rest))
+                if rest is None and (problem := no_rollouts(path, mapping)):
+                    raise ImportingError(problem)
+                return _write(chosen, path, run_path, rest, left, writing, is_packing)
+    except MetricsFileError as error:
+        raise ImportingError(str(error)) from None
+
+
+_ENOUGH = 3
+"""After so many files with names of one pattern, the others of the pattern hold the same."""
 
 
 def _joined(
     path: Path, run: str, mapping: Mapping[str, Meaning] | None, scanning: Progress | None
 ) -> tuple[list[str], MetricsFolder, set[str]]:
-    """Files with rollouts, the metrics of all others, and the files that hold both."""
-    rollouts = list(_with_rollouts(path, roles_of(mapping), run))
-    is_folder = path.is_dir()
+    """Files with rollouts, the metrics of all others, and the files that hold both.
+
+    Raises:
+        ExportedFileError: the path is an export that is not meant to be read back.
+    """
+    is_folder, roles = path.is_dir(), roles_of(mapping)
+    rollouts: list[str] = []
+    patterns: Counter[PurePath] = Counter()
+    for file, problem in files_of(path):
+        name = file.relative_to(path) if is_folder else PurePath(file.name)
+        pattern = name_pattern(name)
+        is_usual = patterns[pattern] >= _ENOUGH
+        if not problem and (is_usual or look(file, roles, run).is_rollouts):
+            patterns[pattern] += 1
+            rollouts.append(str(name))
     both = {name for name in rollouts if holds_metrics_too(path / name if is_folder else path)}
     if rollouts and not is_folder and not both:
         return rollouts, MetricsFolder(), both
-    alone = [name for name in rollouts if name not in both]
-    metrics = _metrics_of(path, metrics_mapping(mapping), alone, bool(rollouts), scanning)
+    try:
+        metrics = read_runs(
+            path,
+            metrics_mapping(mapping),
+            skipped=set(rollouts) - both,
+            needs_steps=bool(rollouts),
+            progress=scanning,
+        )
+    except ExportedFileError:
+        raise
+    except MetricsFileError as error:  # of a single file, which may still hold rollouts
+        metrics = MetricsFolder()
+        metrics.refused.add(str(error).removeprefix(f"{path}: "), path.name)
     return rollouts, metrics, both
 
 
@@ -275,47 +299,3 @@ def _clock(table: MetricTable) -> dict[int, float]:
             is_there = ~np.isnan(values)
             return dict(zip(table.steps[is_there].tolist(), values[is_there].tolist(), strict=True))
     return {}
-
-
-def _chosen(path: Path, folder: MetricsFolder, run: str) -> RunMetrics | None:
-    try:
-        return folder.chosen(path, run)
-    except MetricsFileError as error:
-        raise ImportingError(str(error)) from None
-
-
-def _metrics_of(
-    path: Path,
-    mapping: Mapping[str, Meaning] | None,
-    skipped: list[str],
-    has_rollouts: bool,
-    scanning: Progress | None,
-) -> MetricsFolder:
-    """The runs of the metrics files; none where a single file holds no metrics."""
-    try:
-        return read_runs(
-            path, mapping, skipped=skipped, needs_steps=has_rollouts, progress=scanning
-        )
-    except ExportedFileError as error:
-        raise ImportingError(str(error)) from None
-    except MetricsFileError as error:
-        refused = Refusals()
-        refused.add(str(error).removeprefix(f"{path}: "), path.name)
-        return MetricsFolder(refused=refused)
-
-
-_ENOUGH = 3
-"""After so many files with names of one pattern, the others of the pattern hold the same."""
-
-
-def _with_rollouts(path: Path, roles: Roles, run: str) -> Iterator[str]:
-    """The files that hold rollouts, relative to the path."""
-    patterns: Counter[PurePath] = Counter()
-    for file, problem in files_of(path):
-        if problem:
-            continue
-        name_shown = file.relative_to(path) if path.is_dir() else PurePath(file.name)
-        pattern = name_pattern(name_shown)
-        if patterns[pattern] >= _ENOUGH or look(file, roles, run).is_rollouts:
-            patterns[pattern] += 1
-            yield str(name_shown)
