@@ -131,101 +131,90 @@ def read_runs(
         MetricsFileError: the path is a file without metrics.
         OSError: it cannot be read.
     """
-    folder = MetricsFolder()
+    folder, mapping = MetricsFolder(), mapping or {}
     pieces: list[_Piece] = []
-    counted: list[_Piece] = []
-    candidates = list(_candidates(path, skipped, folder))
-    total = sum(size for _, _, size in candidates)
-    done = 0
-    for file, relative, size in candidates:
-        for table in _tables_or_reason(file, relative, mapping or {}, folder, path.is_dir()):
-            piece = _Piece(file=relative, table=table)
-            (counted if table.is_counted else pieces).append(piece)
-        done += size
-        if progress:
-            progress(done, total)
-    if len(counted) == 1 and not pieces and not needs_steps:
-        pieces, counted = counted, []
-    for piece in counted:
-        folder.refused.add("no step is written, so its rows belong to no step", str(piece.file))
+    if path.is_dir():
+        candidates = list(_candidates(path, skipped, folder))
+        total, done = sum(size for _, _, size in candidates), 0
+        for file, name, size in candidates:
+            tables = _tables_or_reason(file, str(name), mapping, folder)
+            pieces += [_Piece(file=name, table=table) for table in tables]
+            done += size
+            if progress:
+                progress(done, total)
+    else:
+        tables = _of_all_runs(path, mapping, read_metrics(path, mapping))
+        pieces = [_Piece(file=PurePath(path.name), table=table) for table in tables]
+    if len(pieces) > 1 or needs_steps:
+        for piece in (piece for piece in pieces if piece.table.is_counted):
+            why = "no step is written, so its rows belong to no step"
+            folder.refused.add(why, str(piece.file))
+        pieces = [piece for piece in pieces if not piece.table.is_counted]
     clusters = _clusters(pieces)
-    names = _names(clusters, path)
-    runs = zip(clusters, names, strict=True)
-    return replace(
-        folder,
-        runs=tuple(_merged(run, mapping or {}, name) for run, name in runs),
-    )
+    runs = zip(clusters, _names(clusters, path), strict=True)
+    return replace(folder, runs=tuple(_merged(run, mapping, name) for run, name in runs))
 
 
 def _tables_or_reason(
-    file: Path,
-    relative: PurePath,
-    mapping: Mapping[str, Meaning],
-    folder: MetricsFolder,
-    is_of_folder: bool,
+    file: Path, name: str, mapping: Mapping[str, Meaning], folder: MetricsFolder
 ) -> list[MetricTable]:
-    """The tables of a file; a file of a folder that has none is refused if it should have some."""
+    """The tables of a file of a folder; one that has none is refused if it should have some."""
     try:
-        tables = _tables(file, mapping, is_alone=not is_of_folder)
-        if is_of_folder and (why := _why_no_metrics(tables[0])):
-            folder.passed[str(relative)] = why
-            return []
-        return tables
-    except (MetricsFileError, OSError) as error:
-        if not is_of_folder:
-            raise
+        try:
+            first = read_metrics(file, mapping)
+        except MetricsFileError:
+            if not mapping:
+                raise
+            mapping = {}  # a column that is mapped stands in another file
+            first = read_metrics(file)
+        if not (why := _why_no_metrics(first)):
+            return _of_all_runs(file, mapping, first)
+        folder.passed[name] = why
+    except OSError as error:
+        folder.refused.add(error.strerror or str(error).removeprefix(f"{file}: "), name)
+    except MetricsFileError as error:
         reason = str(error).removeprefix(f"{file}: ")
-        if isinstance(error, OSError):
-            folder.refused.add(error.strerror or reason, str(relative))
-        elif isinstance(error, ExportedFileError) or _LOOKS_LIKE_METRICS.search(file.name):
-            folder.refused.add(reason, str(relative))
+        if isinstance(error, ExportedFileError) or _LOOKS_LIKE_METRICS.search(file.name):
+            folder.refused.add(reason, name)
         else:
-            folder.passed[str(relative)] = "" if reason in _GENERIC else reason
-        return []
+            folder.passed[name] = "" if reason in _GENERIC else reason
+    return []
 
 
 def _candidates(
     path: Path, skipped: Collection[str], folder: MetricsFolder
 ) -> Iterator[tuple[Path, PurePath, int]]:
-    """Files that may hold metrics, in natural order, and their sizes in bytes."""
+    """Files of a folder that may hold metrics, in natural order, and their sizes in bytes."""
     number = 0
     for file, problem in files_of(path):
-        relative = file.relative_to(path) if path.is_dir() else PurePath(file.name)
+        relative, suffix = file.relative_to(path), file.suffix.lower()
         if problem:
             folder.refused.add(problem, str(relative))
-        elif str(relative) in skipped or (path.is_dir() and is_note_on_rollouts(file)):
+        elif str(relative) in skipped or is_note_on_rollouts(file):
             continue
-        elif path.is_dir() and file.suffix.lower() in _NO_METRICS:
-            folder.passed[str(relative)] = _BY_ENDING if file.suffix.lower() in _NO_DATA else ""
+        elif suffix in _NO_METRICS:
+            folder.passed[str(relative)] = _BY_ENDING if suffix in _NO_DATA else ""
         elif is_kept_beside(file):
             folder.passed[str(relative)] = _OF_WANDB
         else:
             number += 1
             if number > MAX_METRICS_FILES:
-                folder.refused.add(
-                    f"more than {MAX_METRICS_FILES:,} files without rollouts", str(relative)
-                )
+                why = f"more than {MAX_METRICS_FILES:,} files without rollouts"
+                folder.refused.add(why, str(relative))
                 return
             size = file.stat().st_size
-            if path.is_dir() and size > MAX_FILE_BYTES:
+            if size > MAX_FILE_BYTES:
                 folder.refused.add(_TOO_LARGE, str(relative))
             else:
                 yield file, relative, size
 
 
-def _tables(file: Path, mapping: Mapping[str, Meaning], *, is_alone: bool) -> list[MetricTable]:
-    """One table a run; of the first alone, where it is no metrics of a training run."""
-    names = mapping
-    try:
-        first = read_metrics(file, names)
-    except MetricsFileError:
-        if is_alone or not mapping:
-            raise
-        names = {}  # a column that is mapped stands in another file
-        first = read_metrics(file)
-    if not is_alone and _why_no_metrics(first):
-        return [first]
-    return [first, *(read_metrics(file, names, run=run) for run in first.runs if run != first.run)]
+def _of_all_runs(
+    file: Path, mapping: Mapping[str, Meaning], first: MetricTable
+) -> list[MetricTable]:
+    """The tables of all runs of a file, of which the first was read."""
+    others = (run for run in first.runs if run != first.run)
+    return [first, *(read_metrics(file, mapping, run=run) for run in others)]
 
 
 def _why_no_metrics(table: MetricTable) -> str:

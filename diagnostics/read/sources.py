@@ -198,7 +198,7 @@ def _foreign_table(
 def _of_folder(folder: Path, mapping: Mapping[str, Meaning] | None, run: str) -> MetricTable:
     from echoscope.store.log.layout import Layout
 
-    from .unread import file_sentences, folder_unread, leftover_of, reasons_of
+    from .unread import file_sentences, folder_unread, leftover_of
 
     inside = sorted(folder.iterdir())
     runs = [child.name for child in inside if Layout(child).is_run]
@@ -210,7 +210,7 @@ def _of_folder(folder: Path, mapping: Mapping[str, Meaning] | None, run: str) ->
     left = leftover_of(folder, metrics)
     chosen = metrics.chosen(folder, run) if metrics.runs else None
     if chosen is None:
-        raise MetricsFileError(folder_unread(folder, reasons_of(left)))
+        raise MetricsFileError(folder_unread(folder, left.refused, left.passed))
     notes = file_sentences((left.refused,), left.passed)
     return replace(chosen.table, notes=(*chosen.table.notes, *notes))
 

@@ -6,7 +6,7 @@ out. What a file holds is told by reading its first rows, as rollouts and as met
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -103,26 +103,20 @@ def file_unread(path: Path, metrics_reason: str) -> str:
     return f"{path}: {reason}"
 
 
-def folder_unread(folder: Path, reasons: Mapping[str, str]) -> str:
+def folder_unread(folder: Path, *refusals: Refusals) -> str:
     """Why nothing in a folder can be read: one sentence for the first files, and the way out.
 
     Args:
-        reasons: File, relative to the folder -> why it was not taken.
+        refusals: Of the files of the folder; what comes first is said first.
     """
+    reasons: dict[str, str] = {}
+    for why, names in (pair for each in refusals for pair in each.names.items()):
+        reasons |= {name: why for name in names if name not in reasons}
     reasons_shown = [f"{name}: {why}" for name, why in list(reasons.items())[:MAX_SHOWN]]
     more = len(reasons) - len(reasons_shown)
     files = "; ".join(reasons_shown) + (f"; and {more} more" if more > 0 else "")
     why = f" ({files})" if files else ""
     return f"{folder}: holds {NEITHER}, and no run{why}. {_what_is_read()}"
-
-
-def reasons_of(left: Leftover) -> dict[str, str]:
-    """File -> why it was not taken, what was refused first; for `folder_unread`."""
-    reason_of: dict[str, str] = {}
-    for refusals in (left.refused, left.passed):
-        for why, names in refusals.names.items():
-            reason_of |= {name: why for name in names if name not in reason_of}
-    return reason_of
 
 
 def _what_is_read() -> str:

@@ -56,14 +56,7 @@ from ..read.records import (
 from ..read.rollouts import ONE_EVALUATION, metrics_mapping, no_rollouts, roles_of
 from ..read.runs import MetricsFolder, RunMetrics, read_runs
 from ..read.table import MetricTable
-from ..read.unread import (
-    Leftover,
-    file_sentences,
-    file_unread,
-    folder_unread,
-    leftover_of,
-    reasons_of,
-)
+from ..read.unread import Leftover, file_sentences, file_unread, folder_unread, leftover_of
 from ..read.wandb_address import is_address, read_address
 
 _CLOCKS = ("_timestamp", "timestamp", "wall_time", "wall time", "time")
@@ -213,10 +206,8 @@ def _unread(path: Path, folder: MetricsFolder, left: Leftover, rest: Survey | No
     """Why nothing of a path can be imported."""
     if not path.is_dir():
         return file_unread(path, next(iter(folder.refused.counts), ""))
-    reasons = reasons_of(left)
-    for refusals in (rest.refused_files, rest.refused_rows) if rest else ():
-        reasons = {name: why for why, names in refusals.names.items() for name in names} | reasons
-    return folder_unread(path, reasons)
+    as_rollouts = (rest.refused_rows, rest.refused_files) if rest else ()
+    return folder_unread(path, *as_rollouts, left.refused, left.passed)
 
 
 def _write(
