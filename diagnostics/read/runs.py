@@ -102,14 +102,6 @@ class MetricsFolder:
         return self.runs[0] if names else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Piece:
-    """One run of one file."""
-
-    file: PurePath
-    table: MetricTable
-
-
 def read_runs(
     path: Path,
     mapping: Mapping[str, Meaning] | None = None,
@@ -132,23 +124,23 @@ def read_runs(
         OSError: it cannot be read.
     """
     folder, mapping = MetricsFolder(), mapping or {}
-    pieces: list[_Piece] = []
+    pieces: list[RunMetrics] = []
     if path.is_dir():
         candidates = list(_candidates(path, skipped, folder))
         total, done = sum(size for _, _, size in candidates), 0
         for file, name, size in candidates:
             tables = _tables_or_reason(file, str(name), mapping, folder)
-            pieces += [_Piece(file=name, table=table) for table in tables]
+            pieces += [RunMetrics(name=t.run, table=t, files=(str(name),)) for t in tables]
             done += size
             if progress:
                 progress(done, total)
     else:
         tables = _of_all_runs(path, mapping, read_metrics(path, mapping))
-        pieces = [_Piece(file=PurePath(path.name), table=table) for table in tables]
+        pieces = [RunMetrics(name=t.run, table=t, files=(path.name,)) for t in tables]
     if len(pieces) > 1 or needs_steps:
         for piece in (piece for piece in pieces if piece.table.is_counted):
             why = "no step is written, so its rows belong to no step"
-            folder.refused.add(why, str(piece.file))
+            folder.refused.add(why, *piece.files)
         pieces = [piece for piece in pieces if not piece.table.is_counted]
     clusters = _clusters(pieces)
     runs = zip(clusters, _names(clusters, path), strict=True)
@@ -224,9 +216,9 @@ def _why_no_metrics(table: MetricTable) -> str:
     return "a single row without a step" if table.is_counted and table.num_rows < 2 else ""
 
 
-def _clusters(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
-    """The pieces of each run, the run with most rows first."""
-    runs: list[list[_Piece]] = []
+def _clusters(pieces: Sequence[RunMetrics]) -> list[list[RunMetrics]]:
+    """What single files say of each run, the run with most rows first."""
+    runs: list[list[RunMetrics]] = []
     for piece in pieces:
         own = next((run for run in runs if all(_may_be_one(piece, p) for p in run)), [])
         runs += [] if own else [own]
@@ -234,10 +226,10 @@ def _clusters(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
     return sorted(runs, key=lambda run: -max(piece.table.num_rows for piece in run))
 
 
-def _may_be_one(first: _Piece, second: _Piece) -> bool:
-    """Whether two pieces may be of one run."""
-    names = first.table.run, second.table.run
-    if first.file == second.file or (all(names) and _fields(names[0]) == _fields(names[1])):
+def _may_be_one(first: RunMetrics, second: RunMetrics) -> bool:
+    """Whether what two files, or one, say may be of one run."""
+    names = first.name, second.name
+    if first.files == second.files or (all(names) and _fields(names[0]) == _fields(names[1])):
         return names[0] == names[1]
     trainers = {trainer_of(list(piece.table.raw)) for piece in (first, second)} - {""}
     if len(trainers) > 1:
@@ -280,11 +272,11 @@ def _fields(run: str) -> list[str]:
     return [part.partition("=")[0] if "=" in part else "" for part in run.split(", ")]
 
 
-def _merged(pieces: Sequence[_Piece], mapping: Mapping[str, Meaning], name: str) -> RunMetrics:
+def _merged(pieces: Sequence[RunMetrics], mapping: Mapping[str, Meaning], name: str) -> RunMetrics:
     """One table of all pieces; of two values of a column at one step the later file's counts."""
-    files = tuple(dict.fromkeys(str(piece.file) for piece in pieces))
     if len(pieces) == 1:
-        return RunMetrics(name=name, table=pieces[0].table, files=files)
+        return replace(pieces[0], name=name)
+    files = tuple(dict.fromkeys(file for piece in pieces for file in piece.files))
     steps = np.unique(np.concatenate([piece.table.steps for piece in pieces]))
     raw: dict[str, FloatArray64] = {}
     for piece in pieces:
@@ -299,16 +291,16 @@ def _merged(pieces: Sequence[_Piece], mapping: Mapping[str, Meaning], name: str)
     return RunMetrics(name=name, table=replace(joined, run=name), files=files)
 
 
-def _names(clusters: Sequence[Sequence[_Piece]], path: Path) -> list[str]:
+def _names(clusters: Sequence[Sequence[RunMetrics]], path: Path) -> list[str]:
     """What the runs are called, each otherwise: as their files say, or after a folder or file."""
-    own = [next((p.table.run for p in run if p.table.run), "") for run in clusters]
+    own = [next((piece.name for piece in run if piece.name), "") for run in clusters]
     if len(clusters) == 1:
         return [own[0] or path.resolve().name]
-    folders = [{str(piece.file.parent) for piece in run} for run in clusters]
+    folders = [{str(PurePath(piece.files[0]).parent) for piece in run} for run in clusters]
     places = [inside.copy().pop() if len(inside) == 1 else "" for inside in folders]
     names: list[str] = []
     for run, name, folder_name in zip(clusters, own, places, strict=True):
         is_own = bool(name) and own.count(name) == 1
         is_folder = folder_name not in ("", ".") and places.count(folder_name) == 1
-        names.append(name if is_own else folder_name if is_folder else str(run[0].file))
+        names.append(name if is_own else folder_name if is_folder else run[0].files[0])
     return [name if names.count(name) == 1 else f"{name} ({n})" for n, name in enumerate(names, 1)]

@@ -134,7 +134,6 @@ class TableBuilder:
     _names: dict[str, int] = field(default_factory=dict)
     """Name -> its column of a stored row."""
     _blocks: list[NDArray[np.float64]] = field(default_factory=list)
-    _num_stored: int = 0
     _pending: list[Row] = field(default_factory=list)
     _pending_names: set[str] = field(default_factory=set)
 
@@ -164,11 +163,9 @@ class TableBuilder:
             for name, value in values.items():
                 block[index, self._names[name]] = value
         self._blocks.append(_averaged(self._merged(block), self.width))
-        self._num_stored += len(self._blocks[-1])
         max_rows = max(min(MAX_ROWS, MAX_CELLS // size), 1)
-        while self._num_stored > 2 * max_rows:
+        while sum(map(len, self._blocks)) > 2 * max_rows:
             self._blocks = [_averaged(self._joined(), 2)]
-            self._num_stored = len(self._blocks[0])
             self.width *= 2
 
     def _merged(self, block: NDArray[np.float64]) -> NDArray[np.float64]:
