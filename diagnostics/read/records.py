@@ -145,7 +145,7 @@ def finite_mean(numbers: Iterable[float]) -> float:
 
 
 def leaves(
-    group: Mapping[str, Any], transparent: Collection[str] = ()
+    group: Mapping[str, Any], transparent: Collection[str] = (), joint: str = "/"
 ) -> Iterator[tuple[str, Any]]:
     """Values inside nested groups, under the names of the groups, but for transparent ones."""
     waiting: list[tuple[str, Any, int]] = [(str(k), v, 0) for k, v in reversed(list(group.items()))]
@@ -154,8 +154,8 @@ def leaves(
         if not isinstance(value, dict):
             yield name, value
         elif depth < MAX_DEPTH:
-            outer, slash, last = name.rpartition("/")
-            start = outer + slash if last in transparent else f"{name}/"
+            outer, slash, last = name.rpartition(joint)
+            start = outer + slash if last in transparent else f"{name}{joint}"
             waiting += [(f"{start}{k}", v, depth + 1) for k, v in reversed(value.items())]
 
 

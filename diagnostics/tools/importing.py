@@ -16,7 +16,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
@@ -133,14 +133,14 @@ def import_path(
             if problem := no_rollouts(path, mapping):
                 raise ImportingError(problem)
             metrics, left = read_address(str(path), mapping), Leftover(refused=Refusals())
-            return _write(metrics, str(path), run_path, None, left, writing, is_packing)
+            return _write(metrics, str(path), run_path, Survey(), left, writing, is_packing)
         check_paths(path, run_path)
         with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
             rollouts, folder, both = _joined(path, run, mapping, scanning)
             # Traces name runs of their own.
             chosen = None if both and not folder.runs else folder.chosen(path, run)
-            rest = None
-            if rollouts or chosen is None:
+            rest, is_surveyed = Survey(), bool(rollouts) or chosen is None
+            if is_surveyed:
                 skipped = {file for one in folder.runs for file in one.files} - both
                 roles = roles_of(mapping)
                 rest = survey(path, Path(spool), scanning, skipped=skipped, roles=roles, run=run)
@@ -148,13 +148,13 @@ def import_path(
                 # that `diagnose` gives.
                 as_metrics = {name for names in folder.refused.names.values() for name in names}
                 rest.refused_files = rest.refused_files.without(as_metrics)
-            with closing(rest) if rest else nullcontext():
-                left = leftover_of(path, folder, None if rest is None else rest.without_rows)
-                for copy, original in rest.copies.items() if rest else ():
+            with closing(rest):
+                left = leftover_of(path, folder, rest.without_rows if is_surveyed else None)
+                for copy, original in rest.copies.items():
                     left.passed.add(f"a copy: its rows are those of {original}", copy)
-                if chosen is None and (rest is None or not rest.num_rows):
+                if chosen is None and not rest.num_rows:
                     raise ImportingError(_unread(path, folder, left, rest))
-                if rest is None and (problem := no_rollouts(path, mapping)):
+                if not is_surveyed and (problem := no_rollouts(path, mapping)):
                     raise ImportingError(problem)
                 return _write(chosen, path, run_path, rest, left, writing, is_packing)
     except MetricsFileError as error:
@@ -202,19 +202,19 @@ def _joined(
     return rollouts, metrics, both
 
 
-def _unread(path: Path, folder: MetricsFolder, left: Leftover, rest: Survey | None) -> str:
+def _unread(path: Path, folder: MetricsFolder, left: Leftover, rest: Survey) -> str:
     """Why nothing of a path can be imported."""
     if not path.is_dir():
         return file_unread(path, next(iter(folder.refused.counts), ""))
-    as_rollouts = (rest.refused_rows, rest.refused_files) if rest else ()
-    return folder_unread(path, *as_rollouts, left.refused, left.passed)
+    refused = (rest.refused_rows, rest.refused_files, left.refused)
+    return folder_unread(path, *refused, left.passed)
 
 
 def _write(
     metrics: RunMetrics | None,
     source: Path | str,
     run_path: Path,
-    rollouts: Survey | None,
+    rollouts: Survey,
     left: Leftover,
     writing: Progress | None,
     is_packing: bool,
@@ -222,10 +222,11 @@ def _write(
     """Write metrics and rollouts that were read; arguments and errors as of `import_path`."""
     rows = Refusals()
     beside = Beside() if metrics is None else _beside_of(metrics, rows)
-    steps = [] if rollouts is None else sorted(rollouts.digests)
     # Measures that the files hold are of the policy's own sampling, and are not mixed with others.
     has_measures = any(key.startswith(("text/", "info/")) for key in beside.counts())
-    chosen = () if has_measures else text_sample.evenly(steps, text_sample.MAX_STEPS)
+    chosen = (
+        () if has_measures else text_sample.evenly(sorted(rollouts.digests), text_sample.MAX_STEPS)
+    )
     measured: list[int] = []
 
     def measure(step: int, trajectories: Sequence[Trajectory]) -> Measured:
@@ -239,13 +240,7 @@ def _write(
         return values | report.metrics(), [report.record(step)]
 
     written = import_surveyed(
-        source,
-        run_path,
-        rollouts,
-        beside=beside,
-        writing=writing,
-        is_packing=is_packing,
-        measure=measure,
+        source, run_path, rollouts, beside, measure, writing=writing, is_packing=is_packing
     )
     return JointReport(
         written=written,

@@ -97,31 +97,30 @@ def check_paths(path: Path, run_path: Path) -> None:
 def import_surveyed(
     source: Path | str,
     run_path: Path,
-    rollouts: Survey | None,
+    survey: Survey,
+    beside: Beside,
+    measure: Measure,
     *,
-    beside: Beside | None = None,
     writing: Progress | None = None,
     is_packing: bool = True,
-    measure: Measure | None = None,
 ) -> ImportReport:
     """Import rows that were surveyed, metrics that were read, or both; or add what is new.
 
     Args:
         source: What is imported: the path that was surveyed, or an address. Kept in the run's
             configuration.
-        rollouts: None: there are none.
+        survey: The rollouts; an empty one where there are none.
         beside: Metrics of the run's steps, read already. A step with metrics alone becomes a step
             without trajectories.
+        measure: What else is measured of each step that is written.
         writing: Called with (rows, of rows).
         is_packing: Merge the files of every 256 steps, in a process of its own.
-        measure: What else is measured of each step that is written.
 
     Raises:
         ImportingError: neither rollouts nor metrics, or the folder is not the run of such an
             import.
         OSError: a file cannot be read, or the disk refuses.
     """
-    survey, beside = rollouts or Survey(), beside or Beside()
     if not survey.num_rows and not beside.steps:
         raise ImportingError(_nothing(str(source), survey))
     if survey.unseen:
@@ -298,12 +297,12 @@ def _write_step(
     content: StepEpisodes,
     merger: Merger,
     record: DiagnosticRecord,
-    measure: Measure | None,
+    measure: Measure,
     report: ImportReport,
 ) -> None:
     metrics = step_metrics(writer.run_id, content.step, content.trajectories)
     records = [record]
-    if measure and content.trajectories:
+    if content.trajectories:
         values, more = measure(content.step, content.trajectories)
         metrics = replace(metrics, values={**metrics.values, **values})
         records += more
