@@ -8,6 +8,7 @@ what is new.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 from collections import Counter
@@ -15,8 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from echoscope.text.did_you_mean import did_you_mean
 
@@ -32,7 +31,7 @@ from .lines import BadJsonError
 from .registry import FORMATS
 from .steps.episodes import StepEpisodes, step_metrics
 from .steps.metrics import Beside, Merger
-from .survey import Progress, Survey
+from .survey import NotedRow, Progress, Survey
 
 KIND = "import"
 """Of the diagnostic record that each imported step has."""
@@ -161,10 +160,9 @@ def import_surveyed(
             is_packing=is_packing,
         )
     with writer:
-        rows_of, total = dict(survey.steps()), survey.num_rows or len(digests)
-        num_done = 0
+        num_done, total = 0, survey.num_rows or len(digests)
         for step, digest in digests.items():
-            rows = rows_of.get(step, range(0))
+            rows = survey.rows.get(step, [])
             num_done += len(rows) if survey.num_rows else 1
             if step < start:
                 report.num_there += len(rows)
@@ -204,9 +202,9 @@ def _rewards_say_success(survey: Survey) -> bool:
     All rows are read for that; but as soon as one says anything else, no further one.
     """
     values = RewardValues()
-    for row in range(survey.num_rows):
+    for row in itertools.chain.from_iterable(survey.rows.values()):
         with contextlib.suppress(RowError, BadJsonError):  # said when it is written
-            for draft in survey.episodes(row):
+            for draft in row.episodes(survey.roles):
                 values.add(draft)
         if values.is_other:
             break
@@ -228,7 +226,7 @@ def _nothing(path: str, survey: Survey) -> str:
 
 
 def _description(source: str, survey: Survey, beside: Beside) -> dict[str, Any]:
-    names = sorted({FORMATS[index].name for index in np.unique(survey.rows_R["format"]).tolist()})
+    names = sorted({row.format.name for rows in survey.rows.values() for row in rows})
     return {
         "trainer": survey.format.trainer if survey.format else beside.trainer,
         "formats": names,
@@ -318,28 +316,28 @@ def _write_step(
     report.last_step = content.step
 
 
-def _read(content: StepEpisodes, rows: range, report: ImportReport, is_success: bool) -> None:
+def _read(
+    content: StepEpisodes, rows: Sequence[NotedRow], report: ImportReport, is_success: bool
+) -> None:
     """Take the episodes of a step's rows; what is skipped is counted in `content` and `report`.
 
     Args:
         is_success: The rewards say success.
     """
     survey = report.survey
-    for row in rows:
-        file = survey.file_of(row)
-        source = f"{file.where.path}:{int(survey.rows_R[row]['place'])}"
+    for row, following in itertools.zip_longest(rows, rows[1:]):
+        source = row.location
         try:
-            for draft in survey.episodes(row):
+            for draft in row.episodes(survey.roles):
                 if is_success:
                     RewardValues.read_success(draft)
-                name = survey.format_of(row).name
-                if problem := content.add(draft, source=source, format_name=name):
+                if problem := content.add(draft, source=source, format_name=row.format.name):
                     survey.refused_rows.add(problem, source)
         except (RowError, BadJsonError) as error:
             is_changed = isinstance(error, BadJsonError)
             reason = f"the file changed while it was read: {error}" if is_changed else str(error)
             content.refused[reason] += 1
             survey.refused_rows.add(reason, source)
-        if row + 1 == rows.stop or survey.file_of(row + 1) is not file:
-            file.source.close()
+        if following is None or following.file is not row.file:
+            row.file.source.close()
     report.reconstructed.update(content.reconstructed)
