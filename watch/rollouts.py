@@ -6,8 +6,6 @@ judged.
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from echoscope.store.importers.format import Format, RewardValues, Roles, Where
 from echoscope.store.importers.lines import MAX_LINE_BYTES, BadJsonError, Line
 from echoscope.store.importers.sources import FoundRow, Source, row_of_line
 from echoscope.store.importers.steps.episodes import StepEpisodes
-from echoscope.store.importers.survey import MAX_STEP, NotedRow, SurveyedFile, format_of
+from echoscope.store.importers.survey import NotedRow, Refusals, SurveyedFile, note
 from echoscope.store.records import MAX_INDEX
 
 KEPT_STEPS = 64
@@ -57,7 +55,7 @@ class Rollouts:
     is_evaluation: bool = False
     """A row without a step counts: all such rows are step 0."""
     num_rows: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
+    refused: Refusals = field(default_factory=Refusals)
     """Why rows were left out, and how many."""
     num_late: int = 0
     """Rows that came too long after their step was judged."""
@@ -93,34 +91,20 @@ class Rollouts:
         self, file: str, source: Source, row: FoundRow, likely: Format | None
     ) -> Format | None:
         """Note a row; its format, `likely` where it has no known one."""
-        value = self.roles.mark(row.value)
-        form = format_of(value, likely) if isinstance(value, dict) else None
-        problem = row.problem
-        if not problem and form is None:
-            problem = "a row of no known format"
-        elif form is not None and self.trainer and form.trainer != self.trainer:
-            problem = f"rows of {form.trainer} beside those of {self.trainer}"
-        if problem or form is None:
-            self.refused[problem] += 1
+        of_file = self._files.get(file)
+        of_file = of_file or SurveyedFile(where=Where(path=PurePath(file)), source=source)
+        noted = note(row, of_file, self.roles, likely)
+        if isinstance(noted, NotedRow) and self.trainer not in ("", noted.format.trainer):
+            noted = f"rows of {noted.format.trainer} beside those of {self.trainer}"
+        if isinstance(noted, str):
+            self.refused.add(noted, file)
             return likely
-        where = Where(path=PurePath(file))
-        step, _ = form.step_of(value, where)
-        if step is not None and not 0 <= step <= MAX_STEP:
-            self.refused[f"its step is not in [0, {MAX_STEP}]"] += 1
-            return form
-        self.trainer = form.trainer
+        self.trainer = noted.format.trainer
+        self._files[file] = of_file
         self.num_rows += 1
-        self.is_evaluation |= step is None
-        noted = NotedRow(
-            file=self._files.setdefault(file, SurveyedFile(where=where, source=source)),
-            place=row.place,
-            size=row.size,
-            format=form,
-            step=step,
-            digest=hashlib.blake2b(row.data, digest_size=8).digest(),
-        )
+        self.is_evaluation |= noted.step is None
         self._enter(file, noted)
-        return form
+        return noted.format
 
     def _enter(self, file: str, row: NotedRow) -> None:
         step, last = row.step or 0, self._last_step.get(file, self.newest)
@@ -134,7 +118,7 @@ class Rollouts:
         if len(rows) <= MAX_INDEX:
             rows.append(row)
         else:
-            self.refused[f"a step holds at most {MAX_INDEX + 1:,} episodes"] += 1
+            self.refused.add(f"a step holds at most {MAX_INDEX + 1:,} episodes", file)
 
     def replaced(self, file: str) -> None:
         """A file was written again: its rows are void."""
@@ -181,9 +165,9 @@ class Rollouts:
                 for draft in row.episodes(self.roles):
                     yield draft, row
             except RowError as error:
-                self.refused[str(error)] += 1
+                self.refused.add(str(error), row.location)
             except (BadJsonError, OSError):
-                self.refused["the file changed before it was read"] += 1
+                self.refused.add("the file changed before it was read", row.location)
         for row in rows:
             row.file.source.close()
 

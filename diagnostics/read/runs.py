@@ -140,7 +140,7 @@ def read_runs(
     if len(pieces) > 1 or needs_steps:
         for piece in (piece for piece in pieces if piece.table.is_counted):
             why = "no step is written, so its rows belong to no step"
-            folder.refused.add(why, *piece.files)
+            folder.refused.add(why, piece.files[0])
         pieces = [piece for piece in pieces if not piece.table.is_counted]
     clusters = _clusters(pieces)
     runs = zip(clusters, _names(clusters, path), strict=True)

@@ -197,12 +197,10 @@ class TableBuilder:
         return np.asarray(out)
 
     def _joined(self) -> NDArray[np.float64]:
-        out = np.full((sum(map(len, self._blocks)), NUM_FIXED + len(self._names)), np.nan)
-        start = 0
-        for block in self._blocks:
-            out[start : start + len(block), : block.shape[1]] = block
-            start += len(block)
-        return out
+        size = NUM_FIXED + len(self._names)
+        missing = ((block, size - block.shape[1]) for block in self._blocks)
+        whole = [np.pad(block, ((0, 0), (0, n)), constant_values=np.nan) for block, n in missing]
+        return np.concatenate([np.empty((0, size)), *whole])
 
     def build(
         self, mapping: Mapping[str, Meaning] | None = None, notes: Sequence[str] = ()

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any
 
 from ..records import MAX_INDEX
 from .draft import Draft
@@ -160,6 +159,32 @@ def format_of(row: Row, likely: Format | None = None) -> Format | None:
     return next((form for form in FORMATS if form.matches(row)), None)
 
 
+def note(
+    row: FoundRow, file: SurveyedFile, roles: Roles, likely: Format | None, tag: bytes = b""
+) -> NotedRow | str:
+    """What is noted of a row; or why it is none of rollouts.
+
+    Args:
+        likely: The format of the row before.
+        tag: What the digest depends on besides the row.
+    """
+    marked = roles.mark(row.value)
+    form = format_of(marked, likely) if isinstance(marked, dict) else None
+    if row.problem or form is None:
+        return row.problem or _UNKNOWN
+    step, _ = form.step_of(marked, file.where)
+    if step is not None and not 0 <= step <= MAX_STEP:
+        return f"its step is {str(step)[:20]}, but must lie in [0, {MAX_STEP}]"
+    return NotedRow(
+        file=file,
+        place=row.place,
+        size=row.size,
+        format=form,
+        step=step,
+        digest=hashlib.blake2b(row.data + tag, digest_size=8).digest(),
+    )
+
+
 def is_rollouts(path: Path, roles: Roles = NO_ROLES, run: str | None = None) -> bool:
     """Whether a file or folder holds rollouts, by the first rows of its first files."""
     files = itertools.islice(files_of(path), _FILES_LOOKED_AT)
@@ -296,27 +321,19 @@ class _FirstPass:
 
     def _scan(self, file: SurveyedFile) -> bool:
         """Note the rows of a file; whether it has any of a known format."""
-        survey, refused, likely = self.survey, Refusals(), None
+        survey, refused = self.survey, Refusals()
+        likely: Format | None = None
         for row in file.source.scan():
-            marked = survey.roles.mark(row.value)
-            form, problem = self._format_of(row, marked, likely)
-            step = form.step_of(marked, file.where)[0] if form else None
-            if step is not None and not 0 <= step <= MAX_STEP:
-                problem = f"its step is {str(step)[:20]}, but must lie in [0, {MAX_STEP}]"
-            if form is None or problem:
+            noted = note(row, file, survey.roles, likely, self._tag)
+            if survey.roles.given and isinstance(row.value, dict):
+                survey.keys = survey.keys or tuple(map(str, row.value))
+                self._seen |= survey.roles.mark(row.value).get(MAPPED, {}).keys()
+            if isinstance(noted, str):
                 location = f", byte {row.place}" if row.size else f" {row.place}"
-                refused.add(problem, f"{file.where.path}{location}")
+                refused.add(noted, f"{file.where.path}{location}")
                 continue
-            likely = form
+            likely = noted.format
             survey.num_unclean += row.is_unclean
-            noted = NotedRow(
-                file=file,
-                place=row.place,
-                size=row.size,
-                format=form,
-                step=step,
-                digest=hashlib.blake2b(row.data + self._tag, digest_size=8).digest(),
-            )
             self._rows.append(noted)
         if likely is not None:
             for reason, times in refused.counts.items():
@@ -324,18 +341,6 @@ class _FirstPass:
         elif refused.counts and _UNKNOWN not in refused.counts:
             raise SourceError(no_row(refused.counts.most_common(1)[0][0]))
         return likely is not None
-
-    def _format_of(
-        self, row: FoundRow, marked: Any, likely: Format | None
-    ) -> tuple[Format | None, str]:
-        """The format of a row, or why it has none."""
-        if row.problem or not isinstance(row.value, dict):
-            return None, row.problem or _UNKNOWN
-        if self.survey.roles.given:
-            self.survey.keys = self.survey.keys or tuple(map(str, row.value))
-            self._seen |= marked.get(MAPPED, {}).keys()
-        form = format_of(marked, likely)
-        return form, "" if form else _UNKNOWN
 
     def surveyed(self) -> Survey:
         """The survey of what was noted."""
