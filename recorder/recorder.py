@@ -253,7 +253,17 @@ class Recorder:
     def take(self, episode: Episode | Draft) -> None:
         """As `episode`, of one that is put together, or that a reader of files has made."""
         self._require_open()
-        if self._is_taken():
+        if not self._is_own_process:
+            self._drop(_FORKED.format(os.getpid()))
+        elif self._steps.num_jobs >= MAX_WAITING:
+            self._drop(f"the disk is too slow: {MAX_WAITING} calls wait; episodes are dropped")
+        elif self._num_open >= MAX_STEP_EPISODES:
+            self._drop(
+                f"{MAX_STEP_EPISODES} episodes without a call of step: further episodes are "
+                "dropped until step is called"
+            )
+        else:
+            self._num_open += 1
             if self._scoring is not None:
                 self._scoring.add(episode)
             self._steps.put(self._steps.add, episode)
@@ -325,23 +335,6 @@ class Recorder:
             if not self._orders.is_paused or not self._steps.is_alive():
                 return
             time.sleep(_PAUSE_S)
-
-    def _is_taken(self) -> bool:
-        """Whether an episode can be handed over; one that cannot is counted."""
-        if not self._is_own_process:
-            self._drop(_FORKED.format(os.getpid()))
-            return False
-        if self._steps.num_jobs >= MAX_WAITING:
-            self._drop(f"the disk is too slow: {MAX_WAITING} calls wait; episodes are dropped")
-            return False
-        if self._num_open >= MAX_STEP_EPISODES:
-            self._drop(
-                f"{MAX_STEP_EPISODES} episodes without a call of step: further episodes are "
-                "dropped until step is called"
-            )
-            return False
-        self._num_open += 1
-        return True
 
     @property
     def _is_own_process(self) -> bool:
