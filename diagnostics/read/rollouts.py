@@ -62,7 +62,9 @@ def no_rollouts(path: Path | str, mapping: Mapping[str, Meaning] | None) -> str:
     }
     if not roles:
         return ""
-    keys = _keys_of(Path(path))
+    from echoscope.store.importers.survey import look
+
+    keys = look(Path(path)).keys if Path(path).is_file() else ()
     missing = next((role for role, name in roles.items() if name.split(".")[0] not in keys), "")
     if keys and missing:
         hint = did_you_mean(roles[missing], keys)
@@ -73,15 +75,6 @@ def no_rollouts(path: Path | str, mapping: Mapping[str, Meaning] | None) -> str:
         f"of rollouts needs a text: --map reply=KEY. For a column of metrics write "
         f"--map {name}=KEY with one of our keys, such as reward/return_mean"
     )
-
-
-def _keys_of(path: Path) -> tuple[str, ...]:
-    """The keys of the first row of a file of no known format."""
-    if not path.is_file():
-        return ()
-    from echoscope.store.importers.survey import look
-
-    return look(path).keys
 
 
 ONE_EVALUATION = (

@@ -256,14 +256,14 @@ def _stored_steps(run_path: Path, survey: Survey) -> dict[int, str] | None:
         raise ImportingError(
             f"{run_path}: is a run that was not imported; name another folder with -o"
         )
-    is_of_rollouts = bool(imported.get("formats")) and survey.format is not None
-    if is_of_rollouts and survey.format and imported.get("trainer") != survey.format.trainer:
+    form = survey.format
+    if form and imported.get("formats") and imported.get("trainer") != form.trainer:
         raise ImportingError(
             f"{run_path}: was imported from {imported.get('trainer')}, and these files are of "
-            f"{survey.format.trainer}; name another folder with -o"
+            f"{form.trainer}; name another folder with -o"
         )
     rows = reader.sql("SELECT step, payload FROM diagnostics WHERE kind = $1", [KIND])
-    pairs = zip(rows.column("step").to_pylist(), rows.column("payload").to_pylist(), strict=True)
+    pairs = zip(*rows.to_pydict().values(), strict=True)
     return {int(step): str(json.loads(text)["rows"]) for step, text in pairs}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 import shutil
+import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,8 @@ UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 """PowerShell writes what it redirects so."""
 _MOST_SNIFFED = 4096
 _FEWEST_SNIFFED = 16
-_PLAIN = frozenset(b"\t\n\r") | frozenset(range(0x20, 0x7F))
+_LEAST_PLAIN = 0.85
+"""Of the characters of a text, so many are ASCII; hardly any where another encoding is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +112,9 @@ def wide_encoding(head: bytes) -> str:
     head = head[: min(len(head), _MOST_SNIFFED) // 4 * 4]
     if len(head) < _FEWEST_SNIFFED:
         return ""
-    for name, width, offset in (
-        ("UTF-32LE", 4, 0),
-        ("UTF-32BE", 4, 3),
-        ("UTF-16LE", 2, 0),
-        ("UTF-16BE", 2, 1),
-    ):
-        text = head[offset::width]
-        num_others = len(head) - len(text)
-        num_plain = sum(byte in _PLAIN for byte in text)
-        num_zeros = head.count(0) - text.count(0)
-        if num_plain >= 0.9 * len(text) and num_zeros >= 0.9 * num_others:
+    for name in ("UTF-32LE", "UTF-32BE", "UTF-16LE", "UTF-16BE"):
+        text = head.decode(name, errors="replace")
+        if sum(char in string.printable for char in text) >= _LEAST_PLAIN * len(text):
             return name
     return ""
 
