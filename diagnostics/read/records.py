@@ -333,11 +333,11 @@ class Collector:
         self._last_step = step
         names = tuple(fields)
         run_fields = _names_in(names, "runs")
-        numbers: dict[str, float] = {}
-        for name, value in fields.items():
-            number = to_number(value)
-            if number == number and name not in run_fields:
-                numbers[name] = number
+        numbers = {
+            name: number
+            for name, value in fields.items()
+            if name not in run_fields and not math.isnan(number := to_number(value))
+        }
         self._numeric.update(numbers)
         for name in (*(self._steps or ()), *filter(is_summary_column, names)):
             numbers.pop(name, None)

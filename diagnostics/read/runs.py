@@ -50,6 +50,7 @@ _TOLERANCE = 0.02
 _FEWEST_QUANTITIES = 2
 """Quantities under other names in two files that must differ before the files are of two runs. One
 is not enough: a reward before and after the KL penalty is two columns of one run."""
+NEITHER = "neither rollouts nor metrics of a known form"
 _OF_WANDB = "kept by W&B beside its run"
 _BY_ENDING = "code, pictures, weights or documents, by their ending"
 _NO_DATA = NO_DATA | {".bin", ".npz", ".npy", ".ipynb", ".conf", ".crt", ".pem", ".xml"}
@@ -76,8 +77,8 @@ class MetricsFolder:
     """The one with most rows first."""
     refused: Refusals = field(default_factory=partial(Refusals, max_named=MAX_FILES))
     """Files that look like metrics and cannot be read or used."""
-    passed: dict[str, str] = field(default_factory=dict)
-    """Files of a folder that hold no metrics -> why; "" where nothing more is known."""
+    passed: Refusals = field(default_factory=partial(Refusals, max_named=MAX_FILES))
+    """Files of a folder that hold no metrics."""
 
     def chosen(self, path: Path, name: str) -> RunMetrics | None:
         """The run that a user means, or the only one; None where there is none.
@@ -161,7 +162,7 @@ def _tables_or_reason(
             first = read_metrics(file)
         if not (why := _why_no_metrics(first)):
             return _of_all_runs(file, mapping, first)
-        folder.passed[name] = why
+        folder.passed.add(why, name)
     except OSError as error:
         folder.refused.add(error.strerror or str(error).removeprefix(f"{file}: "), name)
     except MetricsFileError as error:
@@ -169,7 +170,7 @@ def _tables_or_reason(
         if isinstance(error, ExportedFileError) or _LOOKS_LIKE_METRICS.search(file.name):
             folder.refused.add(reason, name)
         else:
-            folder.passed[name] = "" if reason in _GENERIC else reason
+            folder.passed.add(NEITHER if reason in _GENERIC else reason, name)
     return []
 
 
@@ -185,9 +186,9 @@ def _candidates(
         elif str(relative) in skipped or is_note_on_rollouts(file):
             continue
         elif suffix in _NO_METRICS:
-            folder.passed[str(relative)] = _BY_ENDING if suffix in _NO_DATA else ""
+            folder.passed.add(_BY_ENDING if suffix in _NO_DATA else NEITHER, str(relative))
         elif is_kept_beside(file):
-            folder.passed[str(relative)] = _OF_WANDB
+            folder.passed.add(_OF_WANDB, str(relative))
         else:
             number += 1
             if number > MAX_METRICS_FILES:

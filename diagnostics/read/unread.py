@@ -7,7 +7,7 @@ out. What a file holds is told by reading its first rows, as rollouts and as met
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 
 from echoscope.store.importers.registry import FORMATS
@@ -15,23 +15,13 @@ from echoscope.store.importers.survey import Refusals, look
 from echoscope.text.amounts import counted
 
 from .metrics_file import NO_TEXT, NOT_METRICS
-from .runs import MetricsFolder
+from .runs import NEITHER, MetricsFolder
 
-NEITHER = "neither rollouts nor metrics of a known form"
 _WHERE_LISTED = "docs/importing.md lists the formats"
 MAX_REASONS = 6
 """Reasons for which files were refused, or passed over, that a report lists."""
 MAX_SHOWN = 4
 MAX_KEYS = 6
-
-
-@dataclass(slots=True, kw_only=True)
-class Leftover:
-    """Files of a folder that no run was made of."""
-
-    refused: Refusals
-    """Files that should hold rollouts or metrics, and cannot be read."""
-    passed: Refusals = field(default_factory=Refusals)
 
 
 def file_sentences(refused: Iterable[Refusals], passed: Refusals) -> list[str]:
@@ -61,24 +51,24 @@ def _files(refusals: Refusals, reason: str, times: int) -> str:
     return f"{counted(times, 'file')} ({', '.join(names)}{rest})"
 
 
-def leftover_of(
+def looked_again(
     folder: Path, metrics: MetricsFolder, without_rows: Collection[str] | None = None
-) -> Leftover:
-    """What became of the files of a folder that no run was made of.
+) -> MetricsFolder:
+    """The metrics of a folder; of the files without any, those that hold no rollouts either.
 
     Args:
         without_rows: Files in which a survey found no rows of rollouts, relative to the folder;
             the survey has refused what cannot be read. None: there was no survey, so each file is
             looked at.
     """
-    out = Leftover(refused=metrics.refused)
-    for name, reason in metrics.passed.items():
+    passed = Refusals()
+    for reason, name in ((why, n) for why, names in metrics.passed.names.items() for n in names):
         problem = look(folder / name).problem if without_rows is None else ""
         if problem:
-            out.refused.add(problem, name)
+            metrics.refused.add(problem, name)
         elif without_rows is None or name in without_rows:
-            out.passed.add(reason or NEITHER, name)
-    return out
+            passed.add(reason, name)
+    return replace(metrics, passed=passed)
 
 
 def file_unread(path: Path, metrics_reason: str) -> str:

@@ -56,7 +56,7 @@ from ..read.records import (
 from ..read.rollouts import ONE_EVALUATION, metrics_mapping, no_rollouts, roles_of
 from ..read.runs import MetricsFolder, RunMetrics, read_runs
 from ..read.table import MetricTable
-from ..read.unread import Leftover, file_sentences, file_unread, folder_unread, leftover_of
+from ..read.unread import file_sentences, file_unread, folder_unread, looked_again
 from ..read.wandb_address import is_address, read_address
 
 _CLOCKS = ("_timestamp", "timestamp", "wall_time", "wall time", "time")
@@ -75,8 +75,8 @@ class JointReport:
     rows: Refusals = field(default_factory=Refusals)
     num_measured: int = 0
     """Steps that were added whose text was measured."""
-    left: Leftover
-    """Files that hold neither rollouts nor metrics, or that cannot be read as either."""
+    left: MetricsFolder
+    """Its files that hold neither rollouts nor metrics, or that cannot be read as either."""
 
     @property
     def path(self) -> Path:
@@ -132,7 +132,7 @@ def import_path(
         if is_address(path):
             if problem := no_rollouts(path, mapping):
                 raise ImportingError(problem)
-            metrics, left = read_address(str(path), mapping), Leftover(refused=Refusals())
+            metrics, left = read_address(str(path), mapping), MetricsFolder()
             return _write(metrics, str(path), run_path, Survey(), left, writing, is_packing)
         check_paths(path, run_path)
         with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
@@ -149,14 +149,14 @@ def import_path(
                 as_metrics = {name for names in folder.refused.names.values() for name in names}
                 rest.refused_files = rest.refused_files.without(as_metrics)
             with closing(rest):
-                left = leftover_of(path, folder, rest.without_rows if is_surveyed else None)
+                folder = looked_again(path, folder, rest.without_rows if is_surveyed else None)
                 for copy, original in rest.copies.items():
-                    left.passed.add(f"a copy: its rows are those of {original}", copy)
+                    folder.passed.add(f"a copy: its rows are those of {original}", copy)
                 if chosen is None and not rest.num_rows:
-                    raise ImportingError(_unread(path, folder, left, rest))
+                    raise ImportingError(_unread(path, folder, rest))
                 if not is_surveyed and (problem := no_rollouts(path, mapping)):
                     raise ImportingError(problem)
-                return _write(chosen, path, run_path, rest, left, writing, is_packing)
+                return _write(chosen, path, run_path, rest, folder, writing, is_packing)
     except MetricsFileError as error:
         raise ImportingError(str(error)) from None
 
@@ -202,12 +202,12 @@ def _joined(
     return rollouts, metrics, both
 
 
-def _unread(path: Path, folder: MetricsFolder, left: Leftover, rest: Survey) -> str:
+def _unread(path: Path, folder: MetricsFolder, rest: Survey) -> str:
     """Why nothing of a path can be imported."""
     if not path.is_dir():
         return file_unread(path, next(iter(folder.refused.counts), ""))
-    refused = (rest.refused_rows, rest.refused_files, left.refused)
-    return folder_unread(path, *refused, left.passed)
+    refused = (rest.refused_rows, rest.refused_files, folder.refused)
+    return folder_unread(path, *refused, folder.passed)
 
 
 def _write(
@@ -215,7 +215,7 @@ def _write(
     source: Path | str,
     run_path: Path,
     rollouts: Survey,
-    left: Leftover,
+    left: MetricsFolder,
     writing: Progress | None,
     is_packing: bool,
 ) -> JointReport:

@@ -224,9 +224,7 @@ def files_of(path: Path) -> Iterator[tuple[Path, str]]:
     for folder, folders, names in os.walk(path):
         here = Path(folder)
         folders[:] = sorted((f for f in folders if not f.startswith(".")), key=read.natural)
-        for name in [f for f in folders if (here / f).is_symlink()]:
-            if not (here / name).resolve().is_relative_to(root):
-                yield here / name, "a link that leads out of the folder"
+        yield from ((here / f, _LEADS_OUT) for f in folders if _leads_out(here / f, root))
         for name in sorted(names, key=read.natural):
             file = here / name
             if name.startswith("."):
@@ -235,13 +233,17 @@ def files_of(path: Path) -> Iterator[tuple[Path, str]]:
             if number > MAX_FILES:
                 yield path, f"more than {MAX_FILES:,} files; the rest was not looked at"
                 return
-            if file.is_symlink():
-                is_inside = file.resolve().is_relative_to(root)
-                if not is_inside:
-                    yield file, "a link that leads out of the folder"
-                continue
-            if stat.S_ISREG(file.stat().st_mode):
+            if _leads_out(file, root):
+                yield file, _LEADS_OUT
+            elif not file.is_symlink() and stat.S_ISREG(file.stat().st_mode):
                 yield file, ""
+
+
+_LEADS_OUT = "a link that leads out of the folder"
+
+
+def _leads_out(path: Path, root: Path) -> bool:
+    return path.is_symlink() and not path.resolve().is_relative_to(root)
 
 
 def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
