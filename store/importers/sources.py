@@ -188,8 +188,8 @@ class ParquetRows:
     def scan(self) -> Iterator[FoundRow]:
         import pyarrow as pa
 
-        batches = self._open().iter_batches(batch_size=256)
         try:
+            batches = self._open().iter_batches(batch_size=256)
             values = chain.from_iterable(batch.to_pylist() for batch in batches)
             for number, value in enumerate(values):
                 data = json.dumps(value, default=str, sort_keys=True).encode(errors="replace")
@@ -268,13 +268,6 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
     if not head.strip():
         return None
     if head.startswith(b"PAR1"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            pq.read_metadata(path)
-        except (pa.ArrowException, OSError) as error:
-            raise SourceError(f"the Parquet file is damaged: {error}") from None
         return ParquetRows(path)
     if suffix == ".parquet":
         raise SourceError("its name ends in .parquet, but it is not a Parquet file")
