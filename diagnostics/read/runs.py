@@ -77,8 +77,8 @@ class MetricsFolder:
     """The one with most rows first."""
     refused: Refusals = field(default_factory=partial(Refusals, max_named=MAX_FILES))
     """Files that look like metrics and cannot be read or used."""
-    passed: Refusals = field(default_factory=partial(Refusals, max_named=MAX_FILES))
-    """Files of a folder that hold no metrics."""
+    passed: dict[str, str] = field(default_factory=dict)
+    """Files of a folder that hold no metrics -> why."""
 
     def chosen(self, path: Path, name: str) -> RunMetrics | None:
         """The run that a user means, or the only one; None where there is none.
@@ -162,7 +162,7 @@ def _tables_or_reason(
             first = read_metrics(file)
         if not (why := _why_no_metrics(first)):
             return _of_all_runs(file, mapping, first)
-        folder.passed.add(why, name)
+        folder.passed[name] = why
     except OSError as error:
         folder.refused.add(error.strerror or str(error).removeprefix(f"{file}: "), name)
     except MetricsFileError as error:
@@ -170,7 +170,7 @@ def _tables_or_reason(
         if isinstance(error, ExportedFileError) or _LOOKS_LIKE_METRICS.search(file.name):
             folder.refused.add(reason, name)
         else:
-            folder.passed.add(NEITHER if reason in _GENERIC else reason, name)
+            folder.passed[name] = NEITHER if reason in _GENERIC else reason
     return []
 
 
@@ -186,9 +186,9 @@ def _candidates(
         elif str(relative) in skipped or is_note_on_rollouts(file):
             continue
         elif suffix in _NO_METRICS:
-            folder.passed.add(_BY_ENDING if suffix in _NO_DATA else NEITHER, str(relative))
+            folder.passed[str(relative)] = _BY_ENDING if suffix in _NO_DATA else NEITHER
         elif is_kept_beside(file):
-            folder.passed.add(_OF_WANDB, str(relative))
+            folder.passed[str(relative)] = _OF_WANDB
         else:
             number += 1
             if number > MAX_METRICS_FILES:

@@ -7,7 +7,6 @@ out. What a file holds is told by reading its first rows, as rollouts and as met
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from echoscope.store.importers.registry import FORMATS
@@ -51,10 +50,12 @@ def _files(refusals: Refusals, reason: str, times: int) -> str:
     return f"{counted(times, 'file')} ({', '.join(names)}{rest})"
 
 
-def looked_again(
+def passed_over(
     folder: Path, metrics: MetricsFolder, without_rows: Collection[str] | None = None
-) -> MetricsFolder:
-    """The metrics of a folder; of the files without any, those that hold no rollouts either.
+) -> Refusals:
+    """The files of a folder that hold neither metrics nor rollouts.
+
+    Those that should hold rollouts and cannot be read are added to what was refused.
 
     Args:
         without_rows: Files in which a survey found no rows of rollouts, relative to the folder;
@@ -62,13 +63,13 @@ def looked_again(
             looked at.
     """
     passed = Refusals()
-    for reason, name in ((why, n) for why, names in metrics.passed.names.items() for n in names):
+    for name, reason in metrics.passed.items():
         problem = look(folder / name).problem if without_rows is None else ""
         if problem:
             metrics.refused.add(problem, name)
         elif without_rows is None or name in without_rows:
             passed.add(reason, name)
-    return replace(metrics, passed=passed)
+    return passed
 
 
 def file_unread(path: Path, metrics_reason: str) -> str:

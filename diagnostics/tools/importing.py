@@ -56,7 +56,7 @@ from ..read.records import (
 from ..read.rollouts import ONE_EVALUATION, metrics_mapping, no_rollouts, roles_of
 from ..read.runs import MetricsFolder, RunMetrics, read_runs
 from ..read.table import MetricTable
-from ..read.unread import file_sentences, file_unread, folder_unread, looked_again
+from ..read.unread import file_sentences, file_unread, folder_unread, passed_over
 from ..read.wandb_address import is_address, read_address
 
 _CLOCKS = ("_timestamp", "timestamp", "wall_time", "wall time", "time")
@@ -75,8 +75,10 @@ class JointReport:
     rows: Refusals = field(default_factory=Refusals)
     num_measured: int = 0
     """Steps that were added whose text was measured."""
-    left: MetricsFolder
-    """Its files that hold neither rollouts nor metrics, or that cannot be read as either."""
+    refused: Refusals
+    """Files that look like metrics and cannot be read, and without rollouts those of any kind."""
+    passed: Refusals
+    """Files that hold neither rollouts nor metrics."""
 
     @property
     def path(self) -> Path:
@@ -85,9 +87,9 @@ class JointReport:
 
     def sentences(self) -> list[str]:
         """What is said of rollouts without steps, and of the files that were not imported."""
-        rollouts, left = self.written.survey, self.left
+        rollouts = self.written.survey
         sentences = [ONE_EVALUATION] if rollouts.is_evaluation else []
-        sentences += file_sentences((rollouts.refused_files, left.refused), left.passed)
+        sentences += file_sentences((rollouts.refused_files, self.refused), self.passed)
         if num := rollouts.num_unclean:
             sentences.append(
                 f"{counted(num, 'row')} had bytes that are not UTF-8; U+FFFD stands for them. If "
@@ -132,8 +134,8 @@ def import_path(
         if is_address(path):
             if problem := no_rollouts(path, mapping):
                 raise ImportingError(problem)
-            metrics, left = read_address(str(path), mapping), MetricsFolder()
-            return _write(metrics, str(path), run_path, Survey(), left, writing, is_packing)
+            found = (read_address(str(path), mapping), Survey(), Refusals(), Refusals())
+            return _write(str(path), run_path, *found, writing, is_packing)
         check_paths(path, run_path)
         with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
             rollouts, folder, both = _joined(path, run, mapping, scanning)
@@ -141,22 +143,21 @@ def import_path(
             chosen = None if both and not folder.runs else folder.chosen(path, run)
             rest, is_surveyed = Survey(), bool(rollouts) or chosen is None
             if is_surveyed:
-                skipped = {file for one in folder.runs for file in one.files} - both
-                roles = roles_of(mapping)
+                as_metrics = {file for one in folder.runs for file in one.files}
+                if path.is_dir():  # refused once, for the reason that `diagnose` gives
+                    as_metrics |= {n for names in folder.refused.names.values() for n in names}
+                skipped, roles = as_metrics - both, roles_of(mapping)
                 rest = survey(path, Path(spool), scanning, skipped=skipped, roles=roles, run=run)
-                # A file that was refused as metrics already is refused once, for the same reason
-                # that `diagnose` gives.
-                as_metrics = {name for names in folder.refused.names.values() for name in names}
-                rest.refused_files = rest.refused_files.without(as_metrics)
             with closing(rest):
-                folder = looked_again(path, folder, rest.without_rows if is_surveyed else None)
+                passed = passed_over(path, folder, rest.without_rows if is_surveyed else None)
                 for copy, original in rest.copies.items():
-                    folder.passed.add(f"a copy: its rows are those of {original}", copy)
+                    passed.add(f"a copy: its rows are those of {original}", copy)
                 if chosen is None and not rest.num_rows:
-                    raise ImportingError(_unread(path, folder, rest))
+                    raise ImportingError(_unread(path, folder, passed, rest))
                 if not is_surveyed and (problem := no_rollouts(path, mapping)):
                     raise ImportingError(problem)
-                return _write(chosen, path, run_path, rest, folder, writing, is_packing)
+                found = (chosen, rest, folder.refused, passed)
+                return _write(path, run_path, *found, writing, is_packing)
     except MetricsFileError as error:
         raise ImportingError(str(error)) from None
 
@@ -202,20 +203,21 @@ def _joined(
     return rollouts, metrics, both
 
 
-def _unread(path: Path, folder: MetricsFolder, rest: Survey) -> str:
+def _unread(path: Path, folder: MetricsFolder, passed: Refusals, rest: Survey) -> str:
     """Why nothing of a path can be imported."""
     if not path.is_dir():
         return file_unread(path, next(iter(folder.refused.counts), ""))
     refused = (rest.refused_rows, rest.refused_files, folder.refused)
-    return folder_unread(path, *refused, folder.passed)
+    return folder_unread(path, *refused, passed)
 
 
 def _write(
-    metrics: RunMetrics | None,
     source: Path | str,
     run_path: Path,
+    metrics: RunMetrics | None,
     rollouts: Survey,
-    left: MetricsFolder,
+    refused: Refusals,
+    passed: Refusals,
     writing: Progress | None,
     is_packing: bool,
 ) -> JointReport:
@@ -245,7 +247,8 @@ def _write(
     return JointReport(
         written=written,
         metrics=metrics,
-        left=left,
+        refused=refused,
+        passed=passed,
         rows=rows,
         num_measured=len(measured),
     )

@@ -59,15 +59,6 @@ class Refusals:
         """Reason -> the first place."""
         return {reason: named[0] for reason, named in self.names.items()}
 
-    def without(self, names: Collection[str]) -> Refusals:
-        """What is left without some places. All places must be named."""
-        remaining = Refusals(max_named=self.max_named)
-        for reason, places in self.names.items():
-            for where in places:
-                if where not in names:
-                    remaining.add(reason, where)
-        return remaining
-
     @property
     def total(self) -> int:
         return self.counts.total()
