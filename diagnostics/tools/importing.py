@@ -134,8 +134,8 @@ def import_path(
         if is_address(path):
             if problem := no_rollouts(path, mapping):
                 raise ImportingError(problem)
-            found = (read_address(str(path), mapping), Survey(), Refusals(), Refusals())
-            return _write(str(path), run_path, *found, writing, is_packing)
+            metrics, none = read_address(str(path), mapping), Refusals()
+            return _write(str(path), run_path, metrics, Survey(), none, none, writing, is_packing)
         check_paths(path, run_path)
         with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
             rollouts, folder, both = _joined(path, run, mapping, scanning)
@@ -156,8 +156,8 @@ def import_path(
                     raise ImportingError(_unread(path, folder, passed, rest))
                 if not is_surveyed and (problem := no_rollouts(path, mapping)):
                     raise ImportingError(problem)
-                found = (chosen, rest, folder.refused, passed)
-                return _write(path, run_path, *found, writing, is_packing)
+                refused = folder.refused
+                return _write(path, run_path, chosen, rest, refused, passed, writing, is_packing)
     except MetricsFileError as error:
         raise ImportingError(str(error)) from None
 
