@@ -33,8 +33,6 @@ class Keys:
     """Why the episode ended."""
     finish: Names = ()
     """Why the last reply ended."""
-    numbers: Names = ()
-    """An object with numbers of the whole episode."""
     step: Names = ("step",)
 
 
@@ -80,7 +78,6 @@ def draft_of(row: Row, keys: Keys) -> Draft:
     draft.set_turn_rewards(value_of(row, keys.turn_rewards)[1], total)
     if draft.turns and keys.finish:
         draft.turns[-1].finish_reason = read.finish(value_of(row, keys.finish)[1])
-    draft.add_info(read.numbers(value_of(row, keys.numbers)[1]))
     return draft
 
 

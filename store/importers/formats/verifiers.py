@@ -24,7 +24,6 @@ _LEGACY = Keys(
     reply=("completion",),
     group=("example_id",),
     stop=("stop_condition",),
-    numbers=("metrics",),
     step=(),
 )
 _MAX_LEAVES = 64
@@ -36,6 +35,7 @@ _has_legacy_keys = has_keys("example_id", "reward", completion=list)
 
 def _of_legacy(draft: Draft, row: Row, where: Where) -> None:
     timing, metrics = row.get("timing"), read.numbers(row.get("metrics"))
+    draft.add_info(metrics)
     draft.stop_reason = _stop(row.get("stop_condition"), row.get("is_completed"), row.get("error"))
     draft.env = _env_of(where)
     milliseconds = read.number_or_none(read.inner(timing, "total_ms"))
