@@ -236,7 +236,7 @@ class Recorder:
         Raises:
             ValueError: the recorder is closed.
         """
-        self.take(
+        self.draft(
             Episode(
                 messages=messages,
                 reward=reward,
@@ -250,8 +250,8 @@ class Recorder:
             )
         )
 
-    def take(self, episode: Episode | Draft) -> None:
-        """As `episode`, of one that is put together, or that a reader of files has made."""
+    def draft(self, draft: Draft | Episode) -> None:
+        """Record an episode that a reader of another trainer's files has made."""
         self._require_open()
         if not self._is_own_process:
             self._drop(_FORKED.format(os.getpid()))
@@ -265,8 +265,8 @@ class Recorder:
         else:
             self._num_open += 1
             if self._scoring is not None:
-                self._scoring.add(episode)
-            self._steps.put(self._steps.add, episode)
+                self._scoring.add(draft)
+            self._steps.put(self._steps.add, draft)
 
     def measure(self, step: int) -> None:
         """Measure I(X;Z) and H(Z|X) of the episodes so far, where that is due.

@@ -108,7 +108,7 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         step, numbers = self._step, self._numbers
         self._step, self._numbers = None, {}
         for draft in self._completions(step):
-            self._recorder.take(draft)
+            self._recorder.draft(draft)
         self._recorder.record(step, numbers | self._terms(numbers))
 
     def _terms(self, numbers: Mapping[str, Any]) -> dict[str, float]:

@@ -55,7 +55,7 @@ class EpisodeHook:
             for draft in kind.drafts(row, _NOWHERE):
                 if group is not None:
                     draft.group = group
-                self._recorder.take(draft)
+                self._recorder.draft(draft)
         except Exception as error:  # noqa: BLE001 - the rollouts go on, and it is said
             reason = in_one_line(error)
             if reason not in self._said:

@@ -214,7 +214,7 @@ class EchoscopeTracking:
                 is_sampled,
                 None if logprobs is None else logprobs[row][kept].float().numpy(),
             )
-            self._recorder.take(draft)
+            self._recorder.draft(draft)
         self._recorder.measure(1 if self._last is None else self._last + 1)
 
     def selected(self, batch: Any) -> Any:
