@@ -426,6 +426,7 @@ class Collector:
             raise self._error(f"{table.num_rows} steps, but no column holds numbers")
         return replace(
             table,
+            kind=self.kind,
             run=chosen,
             runs=tuple(runs if chosen else ()),
             is_counted=not self._steps,

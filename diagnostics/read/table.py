@@ -63,6 +63,8 @@ class MetricTable:
     columns: Mapping[str, FloatArray64]  # each (R,)
     sources: Mapping[str, str]
     """Key -> the column or columns it came from."""
+    kind: str = ""
+    """Of a file: csv, json, notebook, log, tensorboard, trackio or wandb."""
     notes: tuple[str, ...] = ()
     raw: Mapping[str, FloatArray64] = field(default_factory=dict, repr=False)
     """Columns under the names that the source gave them, in its units; each (R,)."""

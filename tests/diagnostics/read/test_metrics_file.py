@@ -27,6 +27,7 @@ def written(folder: Path, text: str | bytes, name: str = "metrics") -> Path:
 def test_csv_with_gaps_and_text(tmp_path: Path) -> None:
     path = written(tmp_path, "step,entropy,note,reward_std\n0,1.5,a,0.4\n1,,b,\n2,1.4,c,0.3\n")
     table = read_metrics(path)
+    assert table.kind == "csv"
     assert table.steps.tolist() == [0, 1, 2]
     assert table.columns["policy/entropy"][[0, 2]].tolist() == [1.5, 1.4]
     assert np.isnan(table.columns["policy/entropy"][1])
@@ -128,6 +129,7 @@ def test_json_lines_of_verl(tmp_path: Path) -> None:
         "[1, 2]",
     ]
     table = read_metrics(written(tmp_path, "\n".join(lines)))
+    assert table.kind == "json"
     assert table.columns["policy/entropy"].tolist() == [0.5, 0.4]
     assert "2 lines without a JSON object" in table.notes[0]
     assert "1 row without a whole step" in table.notes[1]
@@ -157,6 +159,7 @@ step:2 - actor/entropy:4e-1 - train/lake/success:np.float64(0.5)
 
 def test_console_log_of_ragen(tmp_path: Path) -> None:
     table = read_metrics(written(tmp_path, LOG))
+    assert table.kind == "log"
     assert table.steps.tolist() == [0, 1, 2]
     assert table.columns["eval/lake/success_rate"][0] == 0.25
     assert table.columns["policy/entropy"][1:].tolist() == [0.5, 0.4]

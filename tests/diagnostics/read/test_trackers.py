@@ -28,6 +28,7 @@ TRACKIO = FIXTURES / "trackio" / "ragen.db"
 @pytest.mark.parametrize("name", ["old.tfevents", "tensors.tfevents", "x.tfevents"])
 def test_scalars_of_every_writer_of_tensorboard(name: str) -> None:
     table = read_metrics(EVENTS / name)
+    assert table.kind == "tensorboard"
     assert table.steps.tolist() == [1, 2, 3, 4, 5, 6]
     assert sorted(table.raw) == ["train/entropy", "train/kl", "train/reward", "wall_time"]
     assert table.raw["train/reward"].tolist() == [0.25, 0.5, 0.75, 1.0, 1.25, 1.5]
@@ -94,7 +95,7 @@ def test_numbers_below_zero() -> None:
 
 def test_runs_of_a_trackio_project() -> None:
     table = read_metrics(TRACKIO)
-    assert (table.run, table.runs) == ("lake-1", ("lake-1", "lake-2"))
+    assert (table.kind, table.run, table.runs) == ("trackio", "lake-1", ("lake-1", "lake-2"))
     assert table.steps.tolist() == [1, 2, 3, 4, 5, 6]
     assert table.raw["critic/score/mean"] == pytest.approx([0.05 * k for k in range(1, 7)])
     assert table.raw["val-env/lake/success"].tolist() == [1.0] * 6
