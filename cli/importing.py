@@ -91,14 +91,14 @@ def words(joint: JointReport) -> list[str]:
     if joint.metrics:
         lines.append(f"Metrics from: {_listed(joint.metrics.files)}.")
         lines += [f"Metrics: {note}." for note in joint.metrics.table.notes]
-    for reason, times in report.rows.counts.most_common():
-        where = report.rows.places[reason]
+    for reason, times in report.survey.refused_rows.counts.most_common():
+        where = report.survey.refused_rows.places[reason]
         lines.append(f"Skipped {counted(times, 'row')}: {reason} (first: {where}).")
     for reason, times in joint.rows.counts.most_common():
         where = joint.rows.places[reason]
         lines.append(f"Left out {counted(times, 'row')} of metrics: {reason} (first: {where}).")
     lines += [f"{capitalised(sentence).rstrip('.')}." for sentence in joint.sentences()]
-    for name, (times, where) in report.others.items():
+    for name, (times, where) in report.survey.others.items():
         lines.append(
             f"Left out {counted(times, 'row')} of {name}, another trainer's format (first file: "
             f"{where}); import that file into a run of its own."
@@ -129,11 +129,11 @@ def _as_json(joint: JointReport) -> dict[str, Any]:
         "last_step": report.last_step,
         "metrics_files": list(joint.metrics.files) if joint.metrics else [],
         "metrics_notes": list(joint.metrics.table.notes) if joint.metrics else [],
-        "skipped_rows": dict(report.rows.counts),
+        "skipped_rows": dict(report.survey.refused_rows.counts),
         "left_out_metrics": dict(joint.rows.counts),
-        "refused_files": dict(report.files.counts + joint.left.refused.counts),
-        "passed_over_files": dict(joint.left.passed.counts),
-        "left_out": {name: times for name, (times, _) in report.others.items()},
+        "refused_files": dict(report.survey.refused_files.counts + joint.refused.counts),
+        "passed_over_files": dict(joint.passed.counts),
+        "left_out": {name: times for name, (times, _) in report.survey.others.items()},
         "reconstructed": dict(report.reconstructed),
         "sentences": words(joint),
     }

@@ -19,7 +19,7 @@ from echoscope.diagnostics.read.run_meaning import RunMeaning
 from echoscope.diagnostics.read.table import stored_meaning, stored_rows
 from echoscope.store.importers.steps.episodes import StepEpisodes, step_metrics
 from echoscope.store.importers.steps.metrics import without_reconstructed
-from echoscope.store.reader import RunReader, open_run
+from echoscope.store.reader import open_run
 from echoscope.store.records import Alarm, DiagnosticRecord, IntArray, StepMetrics
 from echoscope.store.writer import RunWriter
 
@@ -92,7 +92,7 @@ class ForeignRun:
         Returns the steps that it had. Raises as `RunWriter.resume`.
         """
         reader = open_run(self.path)
-        steps = steps_of(reader)
+        steps: list[int] = reader.steps().column("step").to_pylist()
         last = max((step for step in steps if first is None or step < first), default=-1)
         if not self.meaning.columns:  # else this process goes on deciding
             self._namer = self._new_namer(stored_meaning(reader))
@@ -207,9 +207,3 @@ class ForeignRun:
 
     def _new_namer(self, meaning: RunMeaning) -> RowNamer:
         return RowNamer(mapping=self._meanings, meaning=meaning, given_by=self._given_by)
-
-
-def steps_of(reader: RunReader) -> list[int]:
-    """The steps that a run has, in order."""
-    rows = reader.sql("SELECT DISTINCT step FROM metrics ORDER BY step")
-    return [int(step) for step in rows.column("step").to_pylist()]

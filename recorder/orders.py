@@ -73,7 +73,7 @@ class Orders:
         actions = [CommandAction.PAUSE, CommandAction.RESUME]
         actions += [CommandAction.STOP, CommandAction.STOP_NOW]
         actions += [CommandAction.CHECKPOINT] if self._on_checkpoint is not None else []
-        actions += [CommandAction.SET] if self._on_set is not None and self.live else []
+        actions += [CommandAction.SET] if self._on_set is not None else []
         return [action.value for action in actions]
 
     def apply(self, command: Command, step: int) -> CommandAck:

@@ -25,6 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -137,7 +138,8 @@ class Recorder:
             )
         if config is not None and not isinstance(config, Mapping):
             raise SettingError(f"config is {shown(config)}, but must be a dict such as vars(args)")
-        self._say = on_message or logger.warning
+        self.say = on_message or logger.warning
+        """Tells the reader of the log."""
         self._orders = Orders({} if live is None else live, on_set, on_checkpoint)
         self._last_step: int | None = None
         self._status = ""
@@ -162,15 +164,15 @@ class Recorder:
             notifier=Notifier(
                 _argument(NotifyConfig, "notify", notify),
                 run=self.path.name,
-                on_message=self._say,
+                on_message=self.say,
             ),
             mirror=Mirror(
                 _argument(SinksConfig, "sinks", sinks),
                 run_path=self.path,
                 run_config=shown_config,
-                on_message=self._say,
+                on_message=self.say,
             ),
-            on_message=self._say,
+            on_message=self.say,
         )
         atexit.register(self._end_with_process)
 
@@ -187,7 +189,7 @@ class Recorder:
                     f"leave {unused[0]}= out"
                 )
             return None
-        return Scoring(policy, tokenizer, config, run_id=self.path.name, say=self._say)
+        return Scoring(policy, tokenizer, config, run_id=self.path.name, say=self.say)
 
     @property
     def problem(self) -> str:
@@ -234,29 +236,37 @@ class Recorder:
         Raises:
             ValueError: the recorder is closed.
         """
-        episode = Episode(
-            messages=messages,
-            reward=reward,
-            turn_rewards=turn_rewards,
-            group=None if group is None else str(group),
-            success=success,
-            env=env,
-            is_eval=is_eval,
-            fields=fields,
-            tokens=tokens,
+        self.draft(
+            Episode(
+                messages=messages,
+                reward=reward,
+                turn_rewards=turn_rewards,
+                group=None if group is None else str(group),
+                success=success,
+                env=env,
+                is_eval=is_eval,
+                fields=fields,
+                tokens=tokens,
+            )
         )
-        self._take(episode)
 
-    def draft(self, draft: Draft) -> None:
+    def draft(self, draft: Draft | Episode) -> None:
         """Record an episode that a reader of another trainer's files has made."""
-        self._take(draft)
-
-    def _take(self, episode: Episode | Draft) -> None:
         self._require_open()
-        if self._is_taken():
+        if not self._is_own_process:
+            self._drop(_FORKED.format(os.getpid()))
+        elif self._steps.num_jobs >= MAX_WAITING:
+            self._drop(f"the disk is too slow: {MAX_WAITING} calls wait; episodes are dropped")
+        elif self._num_open >= MAX_STEP_EPISODES:
+            self._drop(
+                f"{MAX_STEP_EPISODES} episodes without a call of step: further episodes are "
+                "dropped until step is called"
+            )
+        else:
+            self._num_open += 1
             if self._scoring is not None:
-                self._scoring.add(episode)
-            self._steps.put(self._steps.add, episode)
+                self._scoring.add(draft)
+            self._steps.put(self._steps.add, draft)
 
     def measure(self, step: int) -> None:
         """Measure I(X;Z) and H(Z|X) of the episodes so far, where that is due.
@@ -326,23 +336,6 @@ class Recorder:
                 return
             time.sleep(_PAUSE_S)
 
-    def _is_taken(self) -> bool:
-        """Whether an episode can be handed over; one that cannot is counted."""
-        if not self._is_own_process:
-            self._drop(_FORKED.format(os.getpid()))
-            return False
-        if self._steps.num_jobs >= MAX_WAITING:
-            self._drop(f"the disk is too slow: {MAX_WAITING} calls wait; episodes are dropped")
-            return False
-        if self._num_open >= MAX_STEP_EPISODES:
-            self._drop(
-                f"{MAX_STEP_EPISODES} episodes without a call of step: further episodes are "
-                "dropped until step is called"
-            )
-            return False
-        self._num_open += 1
-        return True
-
     @property
     def _is_own_process(self) -> bool:
         """A forked process has the recorder without its thread: nothing can be written there."""
@@ -403,10 +396,6 @@ class Recorder:
             "trains, such as rank 0"
         )
 
-    def say(self, text: str) -> None:
-        """Tell the reader of the log."""
-        self._say(text)
-
     def __enter__(self) -> Recorder:
         return self
 
@@ -462,21 +451,10 @@ def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
     >>> numbers_of({"loss": 0.5, "note": "text", "flag": True})
     {'loss': 0.5, 'flag': 1.0}
     """
-    if all(type(value) is float for value in metrics.values()):
-        return dict(metrics)
     out: dict[str, float] = {}
     for key, value in metrics.items():
-        if isinstance(value, int | float):
-            number = value
-        elif hasattr(value, "item"):
-            try:
-                number = value.item()
-            except (ValueError, RuntimeError):
-                continue  # more than one element
-        else:
-            continue
-        try:
-            out[str(key)] = float(number)
-        except (TypeError, ValueError, OverflowError):
-            continue
+        if isinstance(value, int | float) or hasattr(value, "item"):
+            # A tensor of more than one element is no number.
+            with suppress(TypeError, ValueError, OverflowError, RuntimeError):
+                out[str(key)] = float(value.item() if hasattr(value, "item") else value)
     return out

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -32,7 +32,7 @@ from echoscope.diagnostics.measure.information.step import SEED
 from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
 from echoscope.diagnostics.tools.setting_errors import SettingError
 from echoscope.store.importers.dialogue import reply_text
-from echoscope.store.importers.draft import Draft, RowError
+from echoscope.store.importers.draft import Draft, RowError, parts_of
 from echoscope.store.importers.steps.episodes import StepEpisodes
 from echoscope.store.models import Detokenizer, token_span
 from echoscope.store.records import (
@@ -43,10 +43,9 @@ from echoscope.store.records import (
     Trajectory,
     Turn,
 )
-from echoscope.text.replies import THINK_CLOSE, THINK_OPEN, parse_response
 from echoscope.text.sentences import in_one_line
 
-from .episodes import Episode, TurnTokens, take
+from .episodes import Episode, take
 
 
 class ScoringConfig(FrozenModel):
@@ -184,7 +183,7 @@ class Scoring:
     ) -> list[Trajectory]:
         """Trajectories whose turns have tokens, and say where the reasoning stands in them."""
         has_tags = any(
-            t.reasoning_chars is not None for trajectory_, _ in chosen for t in trajectory_.turns
+            t.reasoning_chars is not None for trajectory, _ in chosen for t in trajectory.turns
         )
         if chosen and not has_tags:
             self._say_once(
@@ -193,11 +192,7 @@ class Scoring:
         out = []
         for trajectory, episode in chosen:
             try:
-                tokens = list(self._tokens(episode))
-                turns = [
-                    self._turn(turn, trajectory_, has_tags)
-                    for turn, trajectory_ in zip(trajectory.turns, tokens, strict=True)
-                ]
+                turns = [self._turn(turn, has_tags) for turn in self._tokens(trajectory, episode)]
             except (RowError, ValueError, TypeError) as error:
                 reason = " ".join(str(error).split())[:300]
                 self._say_once(reason, f"recorder: an episode was not measured: {reason}")
@@ -205,27 +200,28 @@ class Scoring:
             out.append(replace(trajectory, turns=tuple(turns)))
         return out
 
-    def _tokens(self, episode: Episode | Draft) -> Iterator[TurnTokens]:
-        """Prompt and reply of each turn in tokens: those that were sampled, or made of the text."""
-        if isinstance(episode, Draft):
-            for turn in episode.turns:
-                if turn.prompt_tokens is None or turn.response_tokens is None:
-                    raise RowError("its turns cannot be told apart in its tokens")
-                yield TurnTokens(
-                    prompt=turn.prompt_tokens.tolist(),
-                    reply=turn.response_tokens.tolist(),
-                    logprobs=None if turn.logprobs is None else turn.logprobs.tolist(),
-                )
-            return
-        if episode.tokens is not None:
-            yield from episode.tokens
-            return
-        for index, message in enumerate(episode.messages):
-            if message.get("role") == "assistant":
-                prompt = self._prompt(episode.messages[:index])
-                yield TurnTokens(prompt=prompt, reply=self._ids(reply_text(message)))
+    def _tokens(self, trajectory: Trajectory, episode: Episode | Draft) -> Sequence[Turn]:
+        """The turns with prompt and reply in tokens: those that were sampled, or made of the text.
 
-    def _prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        Raises:
+            RowError: there are none, and the text has pictures or is not in messages.
+        """
+        if all(turn.response_tokens is not None for turn in trajectory.turns):
+            return trajectory.turns
+        if isinstance(episode, Draft):
+            raise RowError("its turns cannot be told apart in its tokens")
+        messages = episode.messages
+        replies = [n for n, message in enumerate(messages) if message.get("role") == "assistant"]
+        return [
+            replace(
+                turn,
+                prompt_tokens=self._prompt(messages[:place]),
+                response_tokens=self._ids(reply_text(messages[place])),
+            )
+            for turn, place in zip(trajectory.turns, replies, strict=True)
+        ]
+
+    def _prompt(self, messages: Sequence[Mapping[str, Any]]) -> IntArray:
         pictures = [m for m in messages if isinstance(m.get("content"), list)]
         if any(not isinstance(part.get("text"), str) for m in pictures for part in m["content"]):
             raise RowError("its messages have pictures; give tokens= to episode")
@@ -237,30 +233,23 @@ class Scoring:
         )
         return self._ids(text)
 
-    def _ids(self, text: str) -> list[int]:
-        return list(self._tokenizer(text, add_special_tokens=False).input_ids)
+    def _ids(self, text: str) -> IntArray:
+        return np.asarray(self._tokenizer(text, add_special_tokens=False).input_ids, np.int32)
 
-    def _turn(self, turn: Turn, tokens: TurnTokens, has_tags: bool) -> Turn:
-        """The turn with its tokens. A reply is read as Echoscope's own policies are."""
-        ids = np.asarray(tokens.reply, dtype=np.int32)
+    def _turn(self, turn: Turn, has_tags: bool) -> Turn:
+        """The turn as its tokens say it. A reply is read as Echoscope's own policies are."""
+        ids = turn.response_tokens
+        assert ids is not None
         is_ended = len(ids) > 0 and int(ids[-1]) == self._tokenizer.eos_token_id
         text, ends = self._detokenizer.decode(ids[:-1] if is_ended else ids)
-        close = text.find(THINK_CLOSE)
-        parsed = parse_response(
-            text, reasoning=True, forced_think=close >= 0 and THINK_OPEN not in text[:close]
-        )
-        chars = parsed.reasoning_chars if has_tags else (0, len(text))
+        reasoning, answer = parts_of(text)
+        chars = reasoning if has_tags else (0, len(text))
         return replace(
             turn,
             response=text,
             reasoning_chars=chars,
-            answer_chars=parsed.answer_chars,
+            answer_chars=answer,
             reasoning_span=token_span(chars, ends),
-            prompt_tokens=np.asarray(tokens.prompt, dtype=np.int32),
-            response_tokens=ids,
-            logprobs=None
-            if tokens.logprobs is None
-            else np.asarray(tokens.logprobs, dtype=np.float32),
             entropies=None,
             support=None,
             finish_reason=FinishReason.STOP

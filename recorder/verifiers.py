@@ -48,11 +48,8 @@ class EpisodeHook:
         """
         try:
             row = episode if isinstance(episode, Mapping) else episode.to_record()
-            # An episode has no run before somebody names one.
-            kinds = (EPISODES, LEGACY)
-            kind = next(
-                (matching for matching in kinds if matching.matches({"run": None, **row})), None
-            )
+            whole = {"run": None, **row}  # an episode has no run before somebody names one
+            kind = next((form for form in (EPISODES, LEGACY) if form.matches(whole)), None)
             if kind is None:
                 raise RowError("it is neither an episode of v1 nor a row of results.jsonl")
             for draft in kind.drafts(row, _NOWHERE):

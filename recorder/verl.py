@@ -310,9 +310,7 @@ def _kept(group_B: Any, scores_B: Any, config: SelectionConfig) -> Any:
         ),
         config,
     )
-    keep_B = np.zeros(len(group_B), np.bool_)
-    keep_B[row_PG[selection.keep_PG]] = True
-    return keep_B
+    return selection.keep_P[group_B]  # groups are kept as a whole
 
 
 def _text(values: Any, row: int) -> str:

@@ -37,7 +37,6 @@ _PLAIN = frozenset(
     {".log", ".txt", ".out", ".err", ".csv", ".tsv", ".jsonl", ".ndjson", ".json", ""}
 )
 """In a folder, text with these endings is looked at."""
-_TABLES = frozenset({".sqlite", ".sqlite3", ".db"})
 _NO_METRICS = frozenset(
     {"config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
     | {"generation_config.json", "adapter_config.json", "vocab.json", "merges.txt"}
@@ -78,10 +77,10 @@ def kind_of(path: Path, *, is_alone: bool, roles: Roles) -> FileKind:
         head = file.read(_HEAD_BYTES)
     if not head.strip():
         return FileKind.UNKNOWN
-    if b"\x00" in head or head.startswith(_WHOLE):
+    if b"\x00" in head or head.startswith(_WHOLE):  # zeros: TensorBoard, SQLite, W&B
         return FileKind.WHOLE
-    if not is_alone and (suffix not in _PLAIN | _TABLES or path.name in _NO_METRICS):
-        return FileKind.WHOLE if "tfevents" in path.name else FileKind.NOTHING
+    if not is_alone and (suffix not in _PLAIN or path.name in _NO_METRICS):
+        return FileKind.NOTHING
     return _kind_of_text(head.removeprefix(b"\xef\xbb\xbf").lstrip(), suffix, roles)
 
 

@@ -6,8 +6,6 @@ judged.
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -15,11 +13,10 @@ from pathlib import PurePath
 
 from echoscope.store.importers.draft import Draft, RowError
 from echoscope.store.importers.format import Format, RewardValues, Roles, Where
-from echoscope.store.importers.lines import MAX_LINE_BYTES, BadJsonError
-from echoscope.store.importers.registry import FORMATS
+from echoscope.store.importers.lines import MAX_LINE_BYTES, BadJsonError, Line
 from echoscope.store.importers.sources import FoundRow, Source, row_of_line
 from echoscope.store.importers.steps.episodes import StepEpisodes
-from echoscope.store.importers.survey import MAX_STEP, format_of
+from echoscope.store.importers.survey import NotedRow, Refusals, SurveyedFile, note
 from echoscope.store.records import MAX_INDEX
 
 KEPT_STEPS = 64
@@ -37,20 +34,6 @@ class Claim:
     numbers: Mapping[str, float] = field(default_factory=dict)
     is_stored: bool = False
     """Its numbers are those of the run, after a restart: under our names they may be converted."""
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutRow:
-    """A row of rollouts and where it stands."""
-
-    file: str
-    place: int
-    size: int
-    format: int
-    """Index into FORMATS."""
-    digest: int
-    is_file_step: bool
-    """Its step is that of the file's name."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,7 +55,7 @@ class Rollouts:
     is_evaluation: bool = False
     """A row without a step counts: all such rows are step 0."""
     num_rows: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
+    refused: Refusals = field(default_factory=Refusals)
     """Why rows were left out, and how many."""
     num_late: int = 0
     """Rows that came too long after their step was judged."""
@@ -80,12 +63,12 @@ class Rollouts:
     """Steps whose rows changed since the ledger looked."""
     is_reading_again: bool = False
     """The run is there already, and the files were not read up to where it stands."""
-    _steps: dict[int, list[RolloutRow]] = field(default_factory=dict)
+    _steps: dict[int, list[NotedRow]] = field(default_factory=dict)
     _last_step: dict[str, int] = field(default_factory=dict)
     """File -> the step of its last row; -1 where the file was written anew."""
     _rewards: RewardValues = field(default_factory=RewardValues)
     """Of all episodes that were converted so far."""
-    _sources: dict[str, Source] = field(default_factory=dict)
+    _files: dict[str, SurveyedFile] = field(default_factory=dict)
 
     @property
     def steps(self) -> AbstractSet[int]:
@@ -102,57 +85,48 @@ class Rollouts:
             most: Count so many of the first rows alone.
         """
         rows = self._steps.get(step, [])[:most]
-        return len(rows), sum(row.digest for row in rows) % (1 << 64)
+        return len(rows), sum(int.from_bytes(row.digest, "little") for row in rows) % (1 << 64)
 
     def take(
         self, file: str, source: Source, row: FoundRow, likely: Format | None
     ) -> Format | None:
         """Note a row; its format, `likely` where it has no known one."""
-        value = self.roles.mark(row.value)
-        form = format_of(value, likely) if isinstance(value, dict) else None
-        problem = row.problem
-        if not problem and form is None:
-            problem = "a row of no known format"
-        elif form is not None and self.trainer and form.trainer != self.trainer:
-            problem = f"rows of {form.trainer} beside those of {self.trainer}"
-        if problem or form is None:
-            self.refused[problem] += 1
+        of_file = self._files.get(file)
+        of_file = of_file or SurveyedFile(where=Where(path=PurePath(file)), source=source)
+        noted = note(row, of_file, self.roles, likely)
+        if isinstance(noted, NotedRow) and self.trainer not in ("", noted.format.trainer):
+            noted = f"rows of {noted.format.trainer} beside those of {self.trainer}"
+        if isinstance(noted, str):
+            self.refused.add(noted, file)
             return likely
-        step, is_file_step = form.step_of(value, Where(path=PurePath(file)))
-        if step is not None and not 0 <= step <= MAX_STEP:
-            self.refused[f"its step is not in [0, {MAX_STEP}]"] += 1
-            return form
-        self.trainer = form.trainer
-        self._sources.setdefault(file, source)
+        self.trainer = noted.format.trainer
+        self._files[file] = of_file
         self.num_rows += 1
-        self.is_evaluation |= step is None
-        digest = int.from_bytes(hashlib.blake2b(row.data, digest_size=8).digest(), "little")
-        number = FORMATS.index(form)
-        noted = RolloutRow(file, row.place, row.size, number, digest, is_file_step)
-        self._enter(noted, step or 0, is_without_step=step is None)
-        return form
+        self.is_evaluation |= noted.step is None
+        self._enter(file, noted)
+        return noted.format
 
-    def _enter(self, row: RolloutRow, step: int, *, is_without_step: bool) -> None:
-        last = self._last_step.get(row.file, self.newest)
+    def _enter(self, file: str, row: NotedRow) -> None:
+        step, last = row.step or 0, self._last_step.get(file, self.newest)
         is_written = step in self.claims and self.claims[step].num_rows > 0
-        if is_written and step < last and not (is_without_step or self.is_reading_again):
+        if is_written and step < last and not (row.step is None or self.is_reading_again):
             self.num_late += 1  # adding it would judge the run anew from an old step
             return
-        self._last_step[row.file] = step
+        self._last_step[file] = step
         self.touched.add(step)
         rows = self._steps.setdefault(step, [])
         if len(rows) <= MAX_INDEX:
             rows.append(row)
         else:
-            self.refused[f"a step holds at most {MAX_INDEX + 1:,} episodes"] += 1
+            self.refused.add(f"a step holds at most {MAX_INDEX + 1:,} episodes", file)
 
     def replaced(self, file: str) -> None:
         """A file was written again: its rows are void."""
-        self._sources.pop(file, None)
+        replaced = self._files.pop(file, None)
         if file in self._last_step:
             self._last_step[file] = -1
         for step, rows in self._steps.items():
-            self._steps[step] = [row for row in rows if row.file != file]
+            self._steps[step] = [row for row in rows if row.file is not replaced]
         self._steps = {step: rows for step, rows in self._steps.items() if rows}
 
     def is_known(self, step: int) -> bool:
@@ -161,8 +135,8 @@ class Rollouts:
 
     def forget(self, step: int) -> None:
         """Forget the rows of a step: they come again."""
-        for file in {row.file for row in self._steps.pop(step, [])}:
-            self._last_step[file] = -1
+        for row in self._steps.pop(step, []):
+            self._last_step[str(row.file.where.path)] = -1
 
     def trim(self) -> None:
         """Forget the rows of written steps that are old."""
@@ -175,33 +149,27 @@ class Rollouts:
         Where all rewards so far are 0 or 1, or -1 or 1, they are the success, as in an import.
         """
         drafts = list(self._drafts(step))
-        for draft, _, _ in drafts:
+        for draft, _ in drafts:
             self._rewards.add(draft)
         content = StepEpisodes(step)
-        for draft, offset, name in drafts:
+        for draft, row in drafts:
             if self._rewards.say_success:
                 RewardValues.read_success(draft)
-            content.add(draft, source=offset, format_name=name)
+            content.add(draft, source=row.location, format_name=row.format.name)
         return content
 
-    def _drafts(self, step: int) -> Iterator[tuple[Draft, str, str]]:
+    def _drafts(self, step: int) -> Iterator[tuple[Draft, NotedRow]]:
         rows = self._steps.get(step, ())
         for row in rows:
-            form = FORMATS[row.format]
             try:
-                if row.file not in self._sources:
-                    raise BadJsonError("the file was written again")
-                value = self.roles.mark(self._sources[row.file].row(row.place, row.size))
-                for draft in form.episodes(value, Where(path=PurePath(row.file))):
-                    if row.is_file_step:
-                        draft.reconstructed.add("step")
-                    yield draft, f"{row.file}:{row.place}", form.name
+                for draft in row.episodes(self.roles):
+                    yield draft, row
             except RowError as error:
-                self.refused[str(error)] += 1
+                self.refused.add(str(error), row.location)
             except (BadJsonError, OSError):
-                self.refused["the file changed before it was read"] += 1
-        for file in {row.file for row in rows} & self._sources.keys():
-            self._sources[file].close()
+                self.refused.add("the file changed before it was read", row.location)
+        for row in rows:
+            row.file.source.close()
 
 
 def rows_of_lines(start: int, data: bytes) -> Iterator[FoundRow]:
@@ -210,5 +178,5 @@ def rows_of_lines(start: int, data: bytes) -> Iterator[FoundRow]:
     for line in data.splitlines(keepends=True):
         if line.strip():
             is_long = len(line) > MAX_LINE_BYTES
-            yield row_of_line(offset, len(line), None if is_long else line, is_last=False)
+            yield row_of_line(Line(offset, len(line), None if is_long else line, is_last=False))
         offset += len(line)

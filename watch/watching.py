@@ -195,7 +195,7 @@ class Watch:
                 f"{counted(late, 'episode')} came after their step was judged, and "
                 f"{'is' if late == 1 else 'are'} not stored"
             )
-        for reason, times in rollouts.refused.most_common(5):
+        for reason, times in rollouts.refused.counts.most_common(5):
             self._say(f"{counted(times, 'row')} were left out: {reason}")
 
     def _say_what(self) -> None:

@@ -605,7 +605,7 @@ def _restart_with_overlap(rng: np.random.Generator) -> TruthRun:
     rows = list(table_of(draft.steps, draft.columns).rows())
     for step, values in rows[end - int(rng.integers(3, 12)) :]:
         builder.add_row(step, values)
-    return draft.run(ends=FINE, path=AT_EASE, table=builder.build(kind="csv"))
+    return draft.run(ends=FINE, path=AT_EASE, table=builder.build())
 
 
 def _as_written(draft: Draft, names: dict[str, tuple[str, float]]) -> MetricTable:

@@ -340,7 +340,7 @@ class Draft:
 
 
 def table_of(steps: IntArray64, columns: Mapping[str, FloatArray64]) -> MetricTable:
-    return MetricTable(steps=steps, columns=dict(columns), sources={}, kind="made")
+    return MetricTable(steps=steps, columns=dict(columns), sources={})
 
 
 def _chances(

@@ -7,18 +7,17 @@ rows of a few are read. A page shows what the last look saw and never waits for 
 from __future__ import annotations
 
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.names import is_ours
 from echoscope.diagnostics.read.records import MetricsFileError
-from echoscope.store.importers.sources import files_of
+from echoscope.store.importers.sources import NO_DATA, files_of, name_pattern
 from echoscope.store.importers.survey import look
 from echoscope.store.log.layout import Layout
 
@@ -33,14 +32,12 @@ MAX_READ_BYTES = 8 << 20
 LOOK_EVERY_S = 10.0
 REST = 50.0
 """A look is not repeated before so many times what it took."""
-_DIGITS = re.compile(r"[0-9a-f]{6,}|[0-9]+")
-_NO_DATA = frozenset(
-    {".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp4", ".safetensors", ".sh", ".toml", ".lock"}
-    | {".duckdb", ".pth", ".ckpt", ".joblib", ".bin", ".npz", ".npy", ".yaml", ".yml"}
-)
 _DOCUMENTS = frozenset(
     {".md", ".rst", ".html", ".css", ".js", ".py", ".tex", ".pdf", ".ipynb", ".svg"}
 )
+_NO_DATA = (NO_DATA - _DOCUMENTS) | {
+    *(".duckdb", ".pth", ".ckpt", ".joblib", ".bin", ".npz", ".npy", ".yaml", ".yml")
+}
 _DOCUMENTS_PER_DATA = 8
 
 
@@ -183,17 +180,16 @@ def _counted(path: Path) -> Source:
 def _read(source: Source, *, is_given: bool) -> Source:
     """The same with what first rows say; metrics of texts and code count where it `is_given`."""
     may_be_metrics = is_given or not is_of_documents(source.path)
-    by_pattern: dict[tuple[Path, str], Path] = {}
+    by_pattern: dict[PurePath, Path] = {}
     for file in _files(source.path):
         if file.suffix.lower() not in _NO_DATA and file.stat().st_size <= MAX_READ_BYTES:
-            by_pattern.setdefault((file.parent, _DIGITS.sub("#", file.name)), file)
+            by_pattern.setdefault(name_pattern(file), file)
     has_rollouts = has_metrics = False
-    with tempfile.TemporaryDirectory(prefix="echoscope-look-") as spool:
-        for file in islice(by_pattern.values(), MAX_READ):
-            if look(file, Path(spool)).is_rollouts:
-                has_rollouts = True
-            elif may_be_metrics and not has_metrics:
-                has_metrics = _is_metrics(file)
+    for file in islice(by_pattern.values(), MAX_READ):
+        if look(file).is_rollouts:
+            has_rollouts = True
+        elif may_be_metrics and not has_metrics:
+            has_metrics = _is_metrics(file)
     return replace(source, has_rollouts=has_rollouts, has_metrics=has_metrics)
 
 

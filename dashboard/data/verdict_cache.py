@@ -239,7 +239,7 @@ def _averaged(run: RunReader, width: int) -> MetricTable:
     for step, of_step in groupby(rows, key=itemgetter("step")):
         values = {row["key"]: row["value"] for row in of_step}
         builder.add_row(step, {k: math.nan if v is None else v for k, v in values.items()})
-    return builder.build(kind="run", path=str(run.path))
+    return builder.build()
 
 
 def _nothing_yet() -> Verdict:

@@ -202,7 +202,7 @@ def halved_for_good(table: MetricTable) -> int | None:
 
     >>> import numpy as np
     >>> success = np.array([0.1, 0.4, 0.1, 0.3, 0.15, 0.1])
-    >>> table = MetricTable(steps=np.arange(0, 60, 10), kind="csv", sources={},
+    >>> table = MetricTable(steps=np.arange(0, 60, 10), sources={},
     ...     columns={"eval/lake/success_rate": success})
     >>> halved_for_good(table)
     40

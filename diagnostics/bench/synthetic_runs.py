@@ -202,7 +202,7 @@ def _drawn(
         ),
         "text/near_duplicate_frac": _only(is_scored, _rate(made["repetition"], EPISODES, rng)),
     }
-    return MetricTable(steps=steps, columns=columns, sources={}, kind="made")
+    return MetricTable(steps=steps, columns=columns, sources={})
 
 
 def _shifted(rate: FloatArray64, by: FloatArray64) -> FloatArray64:

@@ -6,7 +6,7 @@
     >>> steps = np.arange(80)
     >>> valid = np.where(steps < 50, 0.95, 0.2)
     >>> success = np.where(steps < 50, 0.6, 0.1)
-    >>> table = MetricTable(steps=steps, kind="csv", sources={}, columns={
+    >>> table = MetricTable(steps=steps, sources={}, columns={
     ...     "rollout/action_valid_frac": valid, "rollout/success_rate": success})
     >>> verdict = diagnose(table)
     >>> verdict.state.value, verdict.kinds[0], verdict.first_critical_step

@@ -7,7 +7,6 @@ evaluated. Memory stays bounded whatever the number of rows.
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
 import itertools
@@ -17,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from echoscope.store.importers.lines import conversion, wide_encoding
+from echoscope.store.importers.lines import UTF16, conversion, wide_encoding
 from echoscope.store.importers.packed_file import ERRORS, opened, packing_of
 from echoscope.store.importers.spooled.trackio_traces import is_sqlite
 
@@ -35,8 +34,6 @@ MAX_LINE_CHARS = 32_000_000
 MAX_DOCUMENT_BYTES = 256 << 20
 """A JSON document over several lines is read at once."""
 _SNIFF_BYTES = 262_144
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-"""PowerShell writes what it redirects so."""
 
 Lines = Callable[[], Iterator[str]]
 """A text that can be read again and again."""
@@ -94,7 +91,7 @@ def _read_bytes(path: Path, reading: Reading) -> MetricTable:
     for matches, read in _BINARY_FORMS:
         if matches(head):
             return read(reading)
-    encoding = "utf-16" if head.startswith(_UTF16) else "utf-8-sig"
+    encoding = "utf-16" if head.startswith(UTF16) else "utf-8-sig"
     if wide := wide_encoding(head):
         raise MetricsFileError(f"{path}: seems to be text in {wide}: {conversion(wide)}")
     if b"\x00" in head and encoding != "utf-16":

@@ -145,7 +145,7 @@ def finite_mean(numbers: Iterable[float]) -> float:
 
 
 def leaves(
-    group: Mapping[str, Any], transparent: Collection[str] = ()
+    group: Mapping[str, Any], transparent: Collection[str] = (), joint: str = "/"
 ) -> Iterator[tuple[str, Any]]:
     """Values inside nested groups, under the names of the groups, but for transparent ones."""
     waiting: list[tuple[str, Any, int]] = [(str(k), v, 0) for k, v in reversed(list(group.items()))]
@@ -154,8 +154,8 @@ def leaves(
         if not isinstance(value, dict):
             yield name, value
         elif depth < MAX_DEPTH:
-            outer, slash, last = name.rpartition("/")
-            start = outer + slash if last in transparent else f"{name}/"
+            outer, slash, last = name.rpartition(joint)
+            start = outer + slash if last in transparent else f"{name}{joint}"
             waiting += [(f"{start}{k}", v, depth + 1) for k, v in reversed(value.items())]
 
 
@@ -333,11 +333,11 @@ class Collector:
         self._last_step = step
         names = tuple(fields)
         run_fields = _names_in(names, "runs")
-        numbers: dict[str, float] = {}
-        for name, value in fields.items():
-            number = to_number(value)
-            if number == number and name not in run_fields:
-                numbers[name] = number
+        numbers = {
+            name: number
+            for name, value in fields.items()
+            if name not in run_fields and not math.isnan(number := to_number(value))
+        }
         self._numeric.update(numbers)
         for name in (*(self._steps or ()), *filter(is_summary_column, names)):
             numbers.pop(name, None)
@@ -421,16 +421,12 @@ class Collector:
         if len(runs) > 1:
             kind = "chart" if self._is_chart else "file"
             notes.append(_which_run(kind, list(runs), chosen, asked))
-        table = runs[chosen].build(
-            kind=self.kind,
-            path=self.reading.path,
-            mapping=self.reading.mapping,
-            notes=notes,
-        )
+        table = runs[chosen].build(self.reading.mapping, notes)
         if not table.keys():
             raise self._error(f"{table.num_rows} steps, but no column holds numbers")
         return replace(
             table,
+            kind=self.kind,
             run=chosen,
             runs=tuple(runs if chosen else ()),
             is_counted=not self._steps,

@@ -62,7 +62,9 @@ def no_rollouts(path: Path | str, mapping: Mapping[str, Meaning] | None) -> str:
     }
     if not roles:
         return ""
-    keys = _keys_of(Path(path))
+    from echoscope.store.importers.survey import look
+
+    keys = look(Path(path)).keys if Path(path).is_file() else ()
     missing = next((role for role, name in roles.items() if name.split(".")[0] not in keys), "")
     if keys and missing:
         hint = did_you_mean(roles[missing], keys)
@@ -73,16 +75,6 @@ def no_rollouts(path: Path | str, mapping: Mapping[str, Meaning] | None) -> str:
         f"of rollouts needs a text: --map reply=KEY. For a column of metrics write "
         f"--map {name}=KEY with one of our keys, such as reward/return_mean"
     )
-
-
-def _keys_of(path: Path) -> tuple[str, ...]:
-    """The keys of the first row of a file of no known format."""
-    if not path.is_file():
-        return ()
-    from echoscope.store.importers.survey import look
-
-    with tempfile.TemporaryDirectory(prefix="echoscope-keys-") as spool:
-        return look(path, Path(spool)).keys
 
 
 ONE_EVALUATION = (
@@ -113,20 +105,13 @@ def of_another_trainer(
         ImportingError: the rollouts cannot be imported; one line.
         OSError: a file cannot be read.
     """
-    if not _may_hold_rollouts(path):
+    if not _holds_rollouts(path, roles_of(mapping), run):
         yield None
         return
-    from echoscope.store.importers.survey import is_rollouts
+    from ..tools.importing import import_path
+    from .sources import open_source
 
     with tempfile.TemporaryDirectory(prefix="echoscope-rollouts-") as folder:
-        spool = Path(folder) / "spool"
-        spool.mkdir()
-        if not is_rollouts(path, spool, roles_of(mapping), run):
-            yield None
-            return
-        from ..tools.importing import import_path
-        from .sources import open_source
-
         report = import_path(
             path,
             Path(folder) / "run",
@@ -150,12 +135,21 @@ def of_another_trainer(
         )
 
 
-def _may_hold_rollouts(path: Path) -> bool:
-    """Whether it is worth looking: a folder that holds no runs, or a file that begins like one."""
+def _holds_rollouts(path: Path, roles: Roles, run: str) -> bool:
+    """Whether a folder without runs, or a file that may, holds rollouts, by its first rows."""
     if path.is_dir():
         from echoscope.store.log.layout import Layout
 
-        return not any(Layout(p).is_run for p in (path, *path.iterdir()))
+        if any(Layout(p).is_run for p in (path, *path.iterdir())):
+            return False
+    elif not _begins_like_rollouts(path):
+        return False
+    from echoscope.store.importers.survey import is_rollouts
+
+    return is_rollouts(path, roles, run)
+
+
+def _begins_like_rollouts(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -179,15 +173,15 @@ def notes_of(joint: JointReport, path: str) -> list[str]:
     ]
     if joint.metrics is not None:
         notes += joint.metrics.table.notes
-    if report.rows.total:
-        reason, times = report.rows.counts.most_common(1)[0]
-        more = "" if len(report.rows.counts) == 1 else " and for other reasons"
-        skipped = counted(report.rows.total, "row")
+    if report.survey.refused_rows.total:
+        reason, times = report.survey.refused_rows.counts.most_common(1)[0]
+        more = "" if len(report.survey.refused_rows.counts) == 1 else " and for other reasons"
+        skipped = counted(report.survey.refused_rows.total, "row")
         notes.append(f"skipped {skipped}: {reason} ({times}){more}")
     notes += joint.sentences()
     notes += [
         f"left out {counted(times, 'row')} of {name}, another trainer's format"
-        for name, (times, _) in report.others.items()
+        for name, (times, _) in report.survey.others.items()
     ]
     notes += [f"reconstructed: {RECONSTRUCTIONS[name]}" for name in sorted(report.reconstructed)]
     return notes

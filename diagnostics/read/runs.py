@@ -14,7 +14,13 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
-from echoscope.store.importers.sources import MAX_FILES, files_of, is_note_on_rollouts
+from echoscope.store.importers.sources import (
+    MAX_FILES,
+    NO_DATA,
+    PICKLED,
+    files_of,
+    is_note_on_rollouts,
+)
 from echoscope.store.importers.survey import Progress, Refusals
 from echoscope.store.records import FloatArray64, IntArray64
 from echoscope.text.amounts import listed
@@ -44,15 +50,11 @@ _TOLERANCE = 0.02
 _FEWEST_QUANTITIES = 2
 """Quantities under other names in two files that must differ before the files are of two runs. One
 is not enough: a reward before and after the KL penalty is two columns of one run."""
+NEITHER = "neither rollouts nor metrics of a known form"
 _OF_WANDB = "kept by W&B beside its run"
 _BY_ENDING = "code, pictures, weights or documents, by their ending"
-_NO_DATA = frozenset(
-    {".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp4", ".safetensors", ".py", ".md", ".html"}
-    | {".sh", ".toml", ".lock", ".bin", ".npz", ".npy", ".ipynb", ".conf", ".crt", ".pem", ".xml"}
-)
-_NO_METRICS = _NO_DATA | frozenset(
-    {".duckdb", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".parquet", ".eval"}
-)
+_NO_DATA = NO_DATA | {".bin", ".npz", ".npy", ".ipynb", ".conf", ".crt", ".pem", ".xml"}
+_NO_METRICS = _NO_DATA | PICKLED | {".duckdb", ".parquet", ".eval"}
 """Endings of files that hold no metrics in any form that is read."""
 _GENERIC = (NO_TEXT, NOT_METRICS)
 
@@ -75,9 +77,8 @@ class MetricsFolder:
     """The one with most rows first."""
     refused: Refusals = field(default_factory=partial(Refusals, max_named=MAX_FILES))
     """Files that look like metrics and cannot be read or used."""
-    read: tuple[str, ...] = ()
     passed: dict[str, str] = field(default_factory=dict)
-    """Files of a folder that hold no metrics -> why; "" where nothing more is known."""
+    """Files of a folder that hold no metrics -> why."""
 
     def chosen(self, path: Path, name: str) -> RunMetrics | None:
         """The run that a user means, or the only one; None where there is none.
@@ -102,14 +103,6 @@ class MetricsFolder:
         return self.runs[0] if names else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Piece:
-    """One run of one file."""
-
-    file: PurePath
-    table: MetricTable
-
-
 def read_runs(
     path: Path,
     mapping: Mapping[str, Meaning] | None = None,
@@ -131,102 +124,90 @@ def read_runs(
         MetricsFileError: the path is a file without metrics.
         OSError: it cannot be read.
     """
-    folder = MetricsFolder()
-    pieces: list[_Piece] = []
-    counted: list[_Piece] = []
-    candidates = list(_candidates(path, skipped, folder))
-    total = sum(size for _, _, size in candidates)
-    done = 0
-    for file, relative, size in candidates:
-        for table in _tables_or_reason(file, relative, mapping or {}, folder, path.is_dir()):
-            piece = _Piece(file=relative, table=table)
-            (counted if table.is_counted else pieces).append(piece)
-        done += size
-        if progress:
-            progress(done, total)
-    if len(counted) == 1 and not pieces and not needs_steps:
-        pieces, counted = counted, []
-    for piece in counted:
-        folder.refused.add("no step is written, so its rows belong to no step", str(piece.file))
+    folder, mapping = MetricsFolder(), mapping or {}
+    pieces: list[RunMetrics] = []
+    if path.is_dir():
+        candidates = list(_candidates(path, skipped, folder))
+        total, done = sum(size for _, _, size in candidates), 0
+        for file, name, size in candidates:
+            tables = _tables_or_reason(file, str(name), mapping, folder)
+            pieces += [RunMetrics(name=t.run, table=t, files=(str(name),)) for t in tables]
+            done += size
+            if progress:
+                progress(done, total)
+    else:
+        tables = _of_all_runs(path, mapping, read_metrics(path, mapping))
+        pieces = [RunMetrics(name=t.run, table=t, files=(path.name,)) for t in tables]
+    if len(pieces) > 1 or needs_steps:
+        for piece in (piece for piece in pieces if piece.table.is_counted):
+            why = "no step is written, so its rows belong to no step"
+            folder.refused.add(why, piece.files[0])
+        pieces = [piece for piece in pieces if not piece.table.is_counted]
     clusters = _clusters(pieces)
-    names = _names(clusters, path)
-    runs = zip(clusters, names, strict=True)
-    return replace(
-        folder,
-        runs=tuple(_merged(run, path, mapping or {}, name) for run, name in runs),
-        read=tuple(dict.fromkeys(str(piece.file) for piece in pieces)),
-    )
+    runs = zip(clusters, _names(clusters, path), strict=True)
+    return replace(folder, runs=tuple(_merged(run, mapping, name) for run, name in runs))
 
 
 def _tables_or_reason(
-    file: Path,
-    relative: PurePath,
-    mapping: Mapping[str, Meaning],
-    folder: MetricsFolder,
-    is_of_folder: bool,
+    file: Path, name: str, mapping: Mapping[str, Meaning], folder: MetricsFolder
 ) -> list[MetricTable]:
-    """The tables of a file; a file of a folder that has none is refused if it should have some."""
+    """The tables of a file of a folder; one that has none is refused if it should have some."""
     try:
-        tables = _tables(file, mapping, is_alone=not is_of_folder)
-        if is_of_folder and (why := _why_no_metrics(tables[0])):
-            folder.passed[str(relative)] = why
-            return []
-        return tables
-    except (MetricsFileError, OSError) as error:
-        if not is_of_folder:
-            raise
+        try:
+            first = read_metrics(file, mapping)
+        except MetricsFileError:
+            if not mapping:
+                raise
+            mapping = {}  # a column that is mapped stands in another file
+            first = read_metrics(file)
+        if not (why := _why_no_metrics(first)):
+            return _of_all_runs(file, mapping, first)
+        folder.passed[name] = why
+    except OSError as error:
+        folder.refused.add(error.strerror or str(error).removeprefix(f"{file}: "), name)
+    except MetricsFileError as error:
         reason = str(error).removeprefix(f"{file}: ")
-        if isinstance(error, OSError):
-            folder.refused.add(error.strerror or reason, str(relative))
-        elif isinstance(error, ExportedFileError) or _LOOKS_LIKE_METRICS.search(file.name):
-            folder.refused.add(reason, str(relative))
+        if isinstance(error, ExportedFileError) or _LOOKS_LIKE_METRICS.search(file.name):
+            folder.refused.add(reason, name)
         else:
-            folder.passed[str(relative)] = "" if reason in _GENERIC else reason
-        return []
+            folder.passed[name] = NEITHER if reason in _GENERIC else reason
+    return []
 
 
 def _candidates(
     path: Path, skipped: Collection[str], folder: MetricsFolder
 ) -> Iterator[tuple[Path, PurePath, int]]:
-    """Files that may hold metrics, in natural order, and their sizes in bytes."""
+    """Files of a folder that may hold metrics, in natural order, and their sizes in bytes."""
     number = 0
     for file, problem in files_of(path):
-        relative = file.relative_to(path) if path.is_dir() else PurePath(file.name)
+        relative, suffix = file.relative_to(path), file.suffix.lower()
         if problem:
             folder.refused.add(problem, str(relative))
-        elif str(relative) in skipped or (path.is_dir() and is_note_on_rollouts(file)):
+        elif str(relative) in skipped or is_note_on_rollouts(file):
             continue
-        elif path.is_dir() and file.suffix.lower() in _NO_METRICS:
-            folder.passed[str(relative)] = _BY_ENDING if file.suffix.lower() in _NO_DATA else ""
+        elif suffix in _NO_METRICS:
+            folder.passed[str(relative)] = _BY_ENDING if suffix in _NO_DATA else NEITHER
         elif is_kept_beside(file):
             folder.passed[str(relative)] = _OF_WANDB
         else:
             number += 1
             if number > MAX_METRICS_FILES:
-                folder.refused.add(
-                    f"more than {MAX_METRICS_FILES:,} files without rollouts", str(relative)
-                )
+                why = f"more than {MAX_METRICS_FILES:,} files without rollouts"
+                folder.refused.add(why, str(relative))
                 return
             size = file.stat().st_size
-            if path.is_dir() and size > MAX_FILE_BYTES:
+            if size > MAX_FILE_BYTES:
                 folder.refused.add(_TOO_LARGE, str(relative))
             else:
                 yield file, relative, size
 
 
-def _tables(file: Path, mapping: Mapping[str, Meaning], *, is_alone: bool) -> list[MetricTable]:
-    """One table a run; of the first alone, where it is no metrics of a training run."""
-    names = mapping
-    try:
-        first = read_metrics(file, names)
-    except MetricsFileError:
-        if is_alone or not mapping:
-            raise
-        names = {}  # a column that is mapped stands in another file
-        first = read_metrics(file)
-    if not is_alone and _why_no_metrics(first):
-        return [first]
-    return [first, *(read_metrics(file, names, run=run) for run in first.runs if run != first.run)]
+def _of_all_runs(
+    file: Path, mapping: Mapping[str, Meaning], first: MetricTable
+) -> list[MetricTable]:
+    """The tables of all runs of a file, of which the first was read."""
+    others = (run for run in first.runs if run != first.run)
+    return [first, *(read_metrics(file, mapping, run=run) for run in others)]
 
 
 def _why_no_metrics(table: MetricTable) -> str:
@@ -236,9 +217,9 @@ def _why_no_metrics(table: MetricTable) -> str:
     return "a single row without a step" if table.is_counted and table.num_rows < 2 else ""
 
 
-def _clusters(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
-    """The pieces of each run, the run with most rows first."""
-    runs: list[list[_Piece]] = []
+def _clusters(pieces: Sequence[RunMetrics]) -> list[list[RunMetrics]]:
+    """What single files say of each run, the run with most rows first."""
+    runs: list[list[RunMetrics]] = []
     for piece in pieces:
         own = next((run for run in runs if all(_may_be_one(piece, p) for p in run)), [])
         runs += [] if own else [own]
@@ -246,10 +227,10 @@ def _clusters(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
     return sorted(runs, key=lambda run: -max(piece.table.num_rows for piece in run))
 
 
-def _may_be_one(first: _Piece, second: _Piece) -> bool:
-    """Whether two pieces may be of one run."""
-    names = first.table.run, second.table.run
-    if first.file == second.file or (all(names) and _fields(names[0]) == _fields(names[1])):
+def _may_be_one(first: RunMetrics, second: RunMetrics) -> bool:
+    """Whether what two files, or one, say may be of one run."""
+    names = first.name, second.name
+    if first.files == second.files or (all(names) and _fields(names[0]) == _fields(names[1])):
         return names[0] == names[1]
     trainers = {trainer_of(list(piece.table.raw)) for piece in (first, second)} - {""}
     if len(trainers) > 1:
@@ -292,13 +273,11 @@ def _fields(run: str) -> list[str]:
     return [part.partition("=")[0] if "=" in part else "" for part in run.split(", ")]
 
 
-def _merged(
-    pieces: Sequence[_Piece], path: Path, mapping: Mapping[str, Meaning], name: str
-) -> RunMetrics:
+def _merged(pieces: Sequence[RunMetrics], mapping: Mapping[str, Meaning], name: str) -> RunMetrics:
     """One table of all pieces; of two values of a column at one step the later file's counts."""
-    files = tuple(dict.fromkeys(str(piece.file) for piece in pieces))
     if len(pieces) == 1:
-        return RunMetrics(name=name, table=pieces[0].table, files=files)
+        return replace(pieces[0], name=name)
+    files = tuple(dict.fromkeys(file for piece in pieces for file in piece.files))
     steps = np.unique(np.concatenate([piece.table.steps for piece in pieces]))
     raw: dict[str, FloatArray64] = {}
     for piece in pieces:
@@ -310,19 +289,19 @@ def _merged(
     own_mapping = {column: meaning for column, meaning in mapping.items() if column in raw}
     notes = [f"metrics of {len(files)} files were joined by their steps: {listed(files)}"]
     joined = named_table(steps, raw, own_mapping, notes)
-    return RunMetrics(name=name, table=replace(joined, path=str(path), run=name), files=files)
+    return RunMetrics(name=name, table=replace(joined, run=name), files=files)
 
 
-def _names(clusters: Sequence[Sequence[_Piece]], path: Path) -> list[str]:
+def _names(clusters: Sequence[Sequence[RunMetrics]], path: Path) -> list[str]:
     """What the runs are called, each otherwise: as their files say, or after a folder or file."""
-    own = [next((p.table.run for p in run if p.table.run), "") for run in clusters]
+    own = [next((piece.name for piece in run if piece.name), "") for run in clusters]
     if len(clusters) == 1:
         return [own[0] or path.resolve().name]
-    folders = [{str(piece.file.parent) for piece in run} for run in clusters]
+    folders = [{str(PurePath(piece.files[0]).parent) for piece in run} for run in clusters]
     places = [inside.copy().pop() if len(inside) == 1 else "" for inside in folders]
     names: list[str] = []
     for run, name, folder_name in zip(clusters, own, places, strict=True):
         is_own = bool(name) and own.count(name) == 1
         is_folder = folder_name not in ("", ".") and places.count(folder_name) == 1
-        names.append(name if is_own else folder_name if is_folder else str(run[0].file))
+        names.append(name if is_own else folder_name if is_folder else run[0].files[0])
     return [name if names.count(name) == 1 else f"{name} ({n})" for n, name in enumerate(names, 1)]

@@ -198,7 +198,7 @@ def _foreign_table(
 def _of_folder(folder: Path, mapping: Mapping[str, Meaning] | None, run: str) -> MetricTable:
     from echoscope.store.log.layout import Layout
 
-    from .unread import file_sentences, folder_unread, leftover_of, reasons_of
+    from .unread import file_sentences, folder_unread, passed_over
 
     inside = sorted(folder.iterdir())
     runs = [child.name for child in inside if Layout(child).is_run]
@@ -207,11 +207,11 @@ def _of_folder(folder: Path, mapping: Mapping[str, Meaning] | None, run: str) ->
     if not inside:
         raise MetricsFileError(f"{folder}: is empty")
     metrics = read_runs(folder, mapping)
-    left = leftover_of(folder, metrics)
+    passed = passed_over(folder, metrics)
     chosen = metrics.chosen(folder, run) if metrics.runs else None
     if chosen is None:
-        raise MetricsFileError(folder_unread(folder, reasons_of(left)))
-    notes = file_sentences((left.refused,), left.passed)
+        raise MetricsFileError(folder_unread(folder, metrics.refused, passed))
+    notes = file_sentences((metrics.refused,), passed)
     return replace(chosen.table, notes=(*chosen.table.notes, *notes))
 
 

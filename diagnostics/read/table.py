@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -63,9 +63,8 @@ class MetricTable:
     columns: Mapping[str, FloatArray64]  # each (R,)
     sources: Mapping[str, str]
     """Key -> the column or columns it came from."""
-    kind: str
-    """csv, json, notebook, log or run."""
-    path: str = ""
+    kind: str = ""
+    """Of a file: csv, json, notebook, log, tensorboard, trackio or wandb."""
     notes: tuple[str, ...] = ()
     raw: Mapping[str, FloatArray64] = field(default_factory=dict, repr=False)
     """Columns under the names that the source gave them, in its units; each (R,)."""
@@ -137,7 +136,6 @@ class TableBuilder:
     _names: dict[str, int] = field(default_factory=dict)
     """Name -> its column of a stored row."""
     _blocks: list[NDArray[np.float64]] = field(default_factory=list)
-    _num_stored: int = 0
     _pending: list[Row] = field(default_factory=list)
     _pending_names: set[str] = field(default_factory=set)
 
@@ -167,11 +165,9 @@ class TableBuilder:
             for name, value in values.items():
                 block[index, self._names[name]] = value
         self._blocks.append(_averaged(self._merged(block), self.width))
-        self._num_stored += len(self._blocks[-1])
         max_rows = max(min(MAX_ROWS, MAX_CELLS // size), 1)
-        while self._num_stored > 2 * max_rows:
+        while sum(map(len, self._blocks)) > 2 * max_rows:
             self._blocks = [_averaged(self._joined(), 2)]
-            self._num_stored = len(self._blocks[0])
             self.width *= 2
 
     def _merged(self, block: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -203,20 +199,13 @@ class TableBuilder:
         return np.asarray(out)
 
     def _joined(self) -> NDArray[np.float64]:
-        out = np.full((sum(map(len, self._blocks)), NUM_FIXED + len(self._names)), np.nan)
-        start = 0
-        for block in self._blocks:
-            out[start : start + len(block), : block.shape[1]] = block
-            start += len(block)
-        return out
+        size = NUM_FIXED + len(self._names)
+        missing = ((block, size - block.shape[1]) for block in self._blocks)
+        whole = [np.pad(block, ((0, 0), (0, n)), constant_values=np.nan) for block, n in missing]
+        return np.concatenate([np.empty((0, size)), *whole])
 
     def build(
-        self,
-        *,
-        kind: str,
-        path: str = "",
-        mapping: Mapping[str, Meaning] | None = None,
-        notes: Sequence[str] = (),
+        self, mapping: Mapping[str, Meaning] | None = None, notes: Sequence[str] = ()
     ) -> MetricTable:
         """The table under our keys, steps sorted, repeated steps merged."""
         self._flush()
@@ -235,20 +224,20 @@ class TableBuilder:
             rows = _later_wins(rows[np.argsort(rows[:, 0], kind="stable")])
         num_repeated -= len(rows)
         if self.num_averaged:
-            rows_have = "row has" if self.num_averaged == 1 else "rows have"
+            have = "has" if self.num_averaged == 1 else "have"
             sentences.append(
-                f"{self.num_averaged} {rows_have} the step of the row before: the rows of a "
-                "step were averaged"
+                f"{counted(self.num_averaged, 'row')} {have} the step of the row before: the rows "
+                "of a step were averaged"
             )
         if num_repeated:
-            rows_repeat = "row repeats" if num_repeated == 1 else "rows repeat"
+            repeat = "repeats" if num_repeated == 1 else "repeat"
             sentences.append(
-                f"{num_repeated} {rows_repeat} an earlier step: the later values were kept"
+                f"{counted(num_repeated, 'row')} {repeat} an earlier step: the later values were "
+                "kept"
             )
         columns = {name: rows[:, column].copy() for name, column in self._names.items()}
         filled = {name: v for name, v in columns.items() if not np.isnan(v).all()}
-        table = named_table(rows[:, 0].astype(np.int64), filled, mapping or {}, sentences)
-        return replace(table, kind=kind, path=path)
+        return named_table(rows[:, 0].astype(np.int64), filled, mapping or {}, sentences)
 
 
 def named_table(
@@ -275,7 +264,6 @@ def named_table(
         sources=sources,
         meaning=meaning,
         raw=raw,
-        kind="folder",
         notes=(*notes, *decision.notes),
     )
 
@@ -382,7 +370,7 @@ def table_of_run(reader: RunReader, mapping: Mapping[str, Meaning] | None = None
                 if k in mapping or is_ours(k) or meaning_of(k) is None
             }
         builder.add_row(step, whole)
-    return builder.build(kind="run", path=str(reader.path), mapping=mapping)
+    return builder.build(mapping)
 
 
 def stored_rows(

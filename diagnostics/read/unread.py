@@ -6,9 +6,7 @@ out. What a file holds is told by reading its first rows, as rollouts and as met
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from echoscope.store.importers.registry import FORMATS
@@ -16,23 +14,13 @@ from echoscope.store.importers.survey import Refusals, look
 from echoscope.text.amounts import counted
 
 from .metrics_file import NO_TEXT, NOT_METRICS
-from .runs import MetricsFolder
+from .runs import NEITHER, MetricsFolder
 
-NEITHER = "neither rollouts nor metrics of a known form"
 _WHERE_LISTED = "docs/importing.md lists the formats"
 MAX_REASONS = 6
 """Reasons for which files were refused, or passed over, that a report lists."""
 MAX_SHOWN = 4
 MAX_KEYS = 6
-
-
-@dataclass(slots=True, kw_only=True)
-class Leftover:
-    """Files of a folder that no run was made of."""
-
-    refused: Refusals
-    """Files that should hold rollouts or metrics, and cannot be read."""
-    passed: Refusals = field(default_factory=Refusals)
 
 
 def file_sentences(refused: Iterable[Refusals], passed: Refusals) -> list[str]:
@@ -62,25 +50,26 @@ def _files(refusals: Refusals, reason: str, times: int) -> str:
     return f"{counted(times, 'file')} ({', '.join(names)}{rest})"
 
 
-def leftover_of(
+def passed_over(
     folder: Path, metrics: MetricsFolder, without_rows: Collection[str] | None = None
-) -> Leftover:
-    """What became of the files of a folder that no run was made of.
+) -> Refusals:
+    """The files of a folder that hold neither metrics nor rollouts.
+
+    Those that should hold rollouts and cannot be read are added to what was refused.
 
     Args:
         without_rows: Files in which a survey found no rows of rollouts, relative to the folder;
             the survey has refused what cannot be read. None: there was no survey, so each file is
             looked at.
     """
-    out = Leftover(refused=metrics.refused)
-    with tempfile.TemporaryDirectory(prefix="echoscope-unread-") as spool:
-        for name, reason in metrics.passed.items():
-            problem = look(folder / name, Path(spool)).problem if without_rows is None else ""
-            if problem:
-                out.refused.add(problem, name)
-            elif without_rows is None or name in without_rows:
-                out.passed.add(reason or NEITHER, name)
-    return out
+    passed = Refusals()
+    for name, reason in metrics.passed.items():
+        problem = look(folder / name).problem if without_rows is None else ""
+        if problem:
+            metrics.refused.add(problem, name)
+        elif without_rows is None or name in without_rows:
+            passed.add(reason, name)
+    return passed
 
 
 def file_unread(path: Path, metrics_reason: str) -> str:
@@ -90,8 +79,7 @@ def file_unread(path: Path, metrics_reason: str) -> str:
         metrics_reason: Why it cannot be read as metrics.
     """
     reason = metrics_reason.removeprefix(f"{path}: ")
-    with tempfile.TemporaryDirectory(prefix="echoscope-unread-") as spool:
-        seen = look(path, Path(spool), run="")
+    seen = look(path, run="")
     if seen.problem:
         return f"{path}: {seen.problem}"
     if seen.keys:
@@ -106,26 +94,20 @@ def file_unread(path: Path, metrics_reason: str) -> str:
     return f"{path}: {reason}"
 
 
-def folder_unread(folder: Path, reasons: Mapping[str, str]) -> str:
+def folder_unread(folder: Path, *refusals: Refusals) -> str:
     """Why nothing in a folder can be read: one sentence for the first files, and the way out.
 
     Args:
-        reasons: File, relative to the folder -> why it was not taken.
+        refusals: Of the files of the folder; what comes first is said first.
     """
+    reasons: dict[str, str] = {}
+    for why, names in (pair for each in refusals for pair in each.names.items()):
+        reasons |= {name: why for name in names if name not in reasons}
     reasons_shown = [f"{name}: {why}" for name, why in list(reasons.items())[:MAX_SHOWN]]
     more = len(reasons) - len(reasons_shown)
     files = "; ".join(reasons_shown) + (f"; and {more} more" if more > 0 else "")
     why = f" ({files})" if files else ""
     return f"{folder}: holds {NEITHER}, and no run{why}. {_what_is_read()}"
-
-
-def reasons_of(left: Leftover) -> dict[str, str]:
-    """File -> why it was not taken, what was refused first; for `folder_unread`."""
-    reason_of: dict[str, str] = {}
-    for refusals in (left.refused, left.passed):
-        for why, names in refusals.names.items():
-            reason_of |= {name: why for name in names if name not in reason_of}
-    return reason_of
 
 
 def _what_is_read() -> str:

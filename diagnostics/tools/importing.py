@@ -13,17 +13,15 @@ without trajectories. Metrics are stored under the trainer's own names, and unde
 
 from __future__ import annotations
 
-import math
-import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
 import numpy as np
 
-from echoscope.store.importers.format import Roles
 from echoscope.store.importers.importing import (
     ImportingError,
     ImportReport,
@@ -32,8 +30,8 @@ from echoscope.store.importers.importing import (
     import_surveyed,
 )
 from echoscope.store.importers.lines import conversion
-from echoscope.store.importers.sources import files_of, holds_metrics_too
-from echoscope.store.importers.steps.metrics import Beside, StepNumbers
+from echoscope.store.importers.sources import files_of, holds_metrics_too, name_pattern
+from echoscope.store.importers.steps.metrics import Beside
 from echoscope.store.importers.survey import (
     MAX_STEP,
     Progress,
@@ -42,7 +40,7 @@ from echoscope.store.importers.survey import (
     look,
     survey,
 )
-from echoscope.store.records import FloatArray64, Trajectory
+from echoscope.store.records import Trajectory
 from echoscope.text.amounts import counted
 
 from ..judge.advice.actions import trainer_of
@@ -58,14 +56,7 @@ from ..read.records import (
 from ..read.rollouts import ONE_EVALUATION, metrics_mapping, no_rollouts, roles_of
 from ..read.runs import MetricsFolder, RunMetrics, read_runs
 from ..read.table import MetricTable
-from ..read.unread import (
-    Leftover,
-    file_sentences,
-    file_unread,
-    folder_unread,
-    leftover_of,
-    reasons_of,
-)
+from ..read.unread import file_sentences, file_unread, folder_unread, passed_over
 from ..read.wandb_address import is_address, read_address
 
 _CLOCKS = ("_timestamp", "timestamp", "wall_time", "wall time", "time")
@@ -84,8 +75,10 @@ class JointReport:
     rows: Refusals = field(default_factory=Refusals)
     num_measured: int = 0
     """Steps that were added whose text was measured."""
-    left: Leftover
-    """Files that hold neither rollouts nor metrics, or that cannot be read as either."""
+    refused: Refusals
+    """Files that look like metrics and cannot be read, and without rollouts those of any kind."""
+    passed: Refusals
+    """Files that hold neither rollouts nor metrics."""
 
     @property
     def path(self) -> Path:
@@ -94,9 +87,10 @@ class JointReport:
 
     def sentences(self) -> list[str]:
         """What is said of rollouts without steps, and of the files that were not imported."""
-        sentences = [ONE_EVALUATION] if self.written.is_evaluation else []
-        sentences += file_sentences((self.written.files, self.left.refused), self.left.passed)
-        if num := self.written.num_unclean:
+        rollouts = self.written.survey
+        sentences = [ONE_EVALUATION] if rollouts.is_evaluation else []
+        sentences += file_sentences((rollouts.refused_files, self.refused), self.passed)
+        if num := rollouts.num_unclean:
             sentences.append(
                 f"{counted(num, 'row')} had bytes that are not UTF-8; U+FFFD stands for them. If "
                 f"their text matters, {conversion('ENCODING')}, and import NEW into a new run"
@@ -136,85 +130,105 @@ def import_path(
             folder is not the run of such an import. One sentence with the way out.
         OSError: a file cannot be read, or the disk refuses.
     """
-    if is_address(path):
-        try:
+    try:
+        if is_address(path):
             if problem := no_rollouts(path, mapping):
                 raise ImportingError(problem)
-            metrics = read_address(str(path), mapping)
-        except MetricsFileError as error:
-            raise ImportingError(str(error)) from None
-        left = Leftover(refused=Refusals())
-        return _write(metrics, str(path), run_path, None, left, writing, is_packing)
-    check_paths(path, run_path)
-    with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
-        rollouts, folder, both = _joined(path, Path(spool), run, mapping, scanning)
-        is_of_traces = bool(both) and not folder.runs  # they name runs of their own
-        chosen = None if is_of_traces else _chosen(path, folder, run)
-        rest = None
-        if rollouts or chosen is None:
-            skipped = [name for name in folder.read if name not in both]
-            rest = survey(
-                path, Path(spool), scanning, skipped=skipped, roles=roles_of(mapping), run=run
-            )
-            # A file that was refused as metrics already is refused once, for the same reason that
-            # `diagnose` gives.
-            as_metrics = {name for names in folder.refused.names.values() for name in names}
-            rest.refused_files = rest.refused_files.without(as_metrics)
-        with closing(rest) if rest else nullcontext():
-            left = leftover_of(path, folder, None if rest is None else rest.without_rows)
-            for copy, original in rest.copies.items() if rest else ():
-                left.passed.add(f"a copy: its rows are those of {original}", copy)
-            if chosen is None and (rest is None or not rest.num_rows):
-                raise ImportingError(_unread(path, folder, left, rest))
-            if rest is None and (problem := no_rollouts(path, mapping)):
-                raise ImportingError(problem)
-            return _write(chosen, path, run_path, rest, left, writing, is_packing)
+            metrics, none = read_address(str(path), mapping), Refusals()
+            return _write(str(path), run_path, metrics, Survey(), none, none, writing, is_packing)
+        check_paths(path, run_path)
+        with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
+            rollouts, folder, both = _joined(path, run, mapping, scanning)
+            # Traces name runs of their own.
+            chosen = None if both and not folder.runs else folder.chosen(path, run)
+            rest, is_surveyed = Survey(), bool(rollouts) or chosen is None
+            if is_surveyed:
+                as_metrics = {file for one in folder.runs for file in one.files}
+                if path.is_dir():  # refused once, for the reason that `diagnose` gives
+                    as_metrics |= {n for names in folder.refused.names.values() for n in names}
+                skipped, roles = as_metrics - both, roles_of(mapping)
+                rest = survey(path, Path(spool), scanning, skipped=skipped, roles=roles, run=run)
+            with closing(rest):
+                passed = passed_over(path, folder, rest.without_rows if is_surveyed else None)
+                for copy, original in rest.copies.items():
+                    passed.add(f"a copy: its rows are those of {original}", copy)
+                if chosen is None and not rest.num_rows:
+                    raise ImportingError(_unread(path, folder, passed, rest))
+                if not is_surveyed and (problem := no_rollouts(path, mapping)):
+                    raise ImportingError(problem)
+                refused = folder.refused
+                return _write(path, run_path, chosen, rest, refused, passed, writing, is_packing)
+    except MetricsFileError as error:
+        raise ImportingError(str(error)) from None
+
+
+_ENOUGH = 3
+"""After so many files with names of one pattern, the others of the pattern hold the same."""
 
 
 def _joined(
-    path: Path,
-    spool: Path,
-    run: str,
-    mapping: Mapping[str, Meaning] | None,
-    scanning: Progress | None,
+    path: Path, run: str, mapping: Mapping[str, Meaning] | None, scanning: Progress | None
 ) -> tuple[list[str], MetricsFolder, set[str]]:
-    """Files with rollouts, the metrics of all others, and the files that hold both."""
-    rollouts = list(_with_rollouts(path, spool, roles_of(mapping), run))
-    is_folder = path.is_dir()
+    """Files with rollouts, the metrics of all others, and the files that hold both.
+
+    Raises:
+        ExportedFileError: the path is an export that is not meant to be read back.
+    """
+    is_folder, roles = path.is_dir(), roles_of(mapping)
+    rollouts: list[str] = []
+    patterns: Counter[PurePath] = Counter()
+    for file, problem in files_of(path):
+        name = file.relative_to(path) if is_folder else PurePath(file.name)
+        pattern = name_pattern(name)
+        is_usual = patterns[pattern] >= _ENOUGH
+        if not problem and (is_usual or look(file, roles, run).is_rollouts):
+            patterns[pattern] += 1
+            rollouts.append(str(name))
     both = {name for name in rollouts if holds_metrics_too(path / name if is_folder else path)}
     if rollouts and not is_folder and not both:
         return rollouts, MetricsFolder(), both
-    alone = [name for name in rollouts if name not in both]
-    metrics = _metrics_of(path, metrics_mapping(mapping), alone, bool(rollouts), scanning)
+    try:
+        metrics = read_runs(
+            path,
+            metrics_mapping(mapping),
+            skipped=set(rollouts) - both,
+            needs_steps=bool(rollouts),
+            progress=scanning,
+        )
+    except ExportedFileError:
+        raise
+    except MetricsFileError as error:  # of a single file, which may still hold rollouts
+        metrics = MetricsFolder()
+        metrics.refused.add(str(error).removeprefix(f"{path}: "), path.name)
     return rollouts, metrics, both
 
 
-def _unread(path: Path, folder: MetricsFolder, left: Leftover, rest: Survey | None) -> str:
+def _unread(path: Path, folder: MetricsFolder, passed: Refusals, rest: Survey) -> str:
     """Why nothing of a path can be imported."""
     if not path.is_dir():
         return file_unread(path, next(iter(folder.refused.counts), ""))
-    reasons = reasons_of(left)
-    for refusals in (rest.refused_files, rest.refused_rows) if rest else ():
-        reasons = {name: why for why, names in refusals.names.items() for name in names} | reasons
-    return folder_unread(path, reasons)
+    refused = (rest.refused_rows, rest.refused_files, folder.refused)
+    return folder_unread(path, *refused, passed)
 
 
 def _write(
-    metrics: RunMetrics | None,
     source: Path | str,
     run_path: Path,
-    rollouts: Survey | None,
-    left: Leftover,
+    metrics: RunMetrics | None,
+    rollouts: Survey,
+    refused: Refusals,
+    passed: Refusals,
     writing: Progress | None,
     is_packing: bool,
 ) -> JointReport:
     """Write metrics and rollouts that were read; arguments and errors as of `import_path`."""
     rows = Refusals()
     beside = Beside() if metrics is None else _beside_of(metrics, rows)
-    steps = [] if rollouts is None else sorted(rollouts.digests)
     # Measures that the files hold are of the policy's own sampling, and are not mixed with others.
     has_measures = any(key.startswith(("text/", "info/")) for key in beside.counts())
-    chosen = () if has_measures else text_sample.evenly(steps, text_sample.MAX_STEPS)
+    chosen = (
+        () if has_measures else text_sample.evenly(sorted(rollouts.digests), text_sample.MAX_STEPS)
+    )
     measured: list[int] = []
 
     def measure(step: int, trajectories: Sequence[Trajectory]) -> Measured:
@@ -228,18 +242,13 @@ def _write(
         return values | report.metrics(), [report.record(step)]
 
     written = import_surveyed(
-        source,
-        run_path,
-        rollouts,
-        beside=beside,
-        writing=writing,
-        is_packing=is_packing,
-        measure=measure,
+        source, run_path, rollouts, beside, measure, writing=writing, is_packing=is_packing
     )
     return JointReport(
         written=written,
         metrics=metrics,
-        left=left,
+        refused=refused,
+        passed=passed,
         rows=rows,
         num_measured=len(measured),
     )
@@ -249,24 +258,16 @@ def _beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
     """The metrics of a run as the importer takes them; `left_out` takes impossible steps."""
     table = metrics.table
     own = {name: values for name, values in table.raw.items() if not is_ours(name)}
-    columns: dict[str, FloatArray64] = {**table.raw, **table.columns, **own}
-    seconds = _clock(table)
-    steps: dict[int, StepNumbers] = {}
-    for row, step in enumerate(table.steps.tolist()):
+    every_name = replace(table, columns={**table.raw, **table.columns, **own})
+    steps: dict[int, dict[str, float]] = {}
+    for step, values in every_name.rows():
         if not 0 <= step <= MAX_STEP:
             left_out.add(f"a step must lie in [0, {MAX_STEP:,}]", f"step {step}")
-            continue
-        values = {
-            name: float(column[row])
-            for name, column in columns.items()
-            if not math.isnan(column[row])
-        }
-        if not values:
-            continue
-        logged_at = None if seconds is None or math.isnan(seconds[row]) else float(seconds[row])
-        steps[step] = StepNumbers(values=values, wall_time=logged_at)
+        elif values:
+            steps[step] = values
     return Beside(
         steps=steps,
+        wall_times=_clock(table),
         trainer=TRAINERS.get(trainer_of(list(table.raw)), ""),
         description={
             "run": metrics.name,
@@ -278,57 +279,12 @@ def _beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
     )
 
 
-def _clock(table: MetricTable) -> FloatArray64 | None:
-    """When each step ended; None where no column says it."""
+def _clock(table: MetricTable) -> dict[int, float]:
+    """When steps ended, in seconds since the epoch; empty where no column says it."""
     low, high = _EPOCH_S
     for name, values in table.raw.items():
         present = values[np.isfinite(values)]
         if name.lower() in _CLOCKS and len(present) and low < present.min() <= present.max() < high:
-            return values
-    return None
-
-
-def _chosen(path: Path, folder: MetricsFolder, run: str) -> RunMetrics | None:
-    try:
-        return folder.chosen(path, run)
-    except MetricsFileError as error:
-        raise ImportingError(str(error)) from None
-
-
-def _metrics_of(
-    path: Path,
-    mapping: Mapping[str, Meaning] | None,
-    skipped: list[str],
-    has_rollouts: bool,
-    scanning: Progress | None,
-) -> MetricsFolder:
-    """The runs of the metrics files; none where a single file holds no metrics."""
-    try:
-        return read_runs(
-            path, mapping, skipped=skipped, needs_steps=has_rollouts, progress=scanning
-        )
-    except ExportedFileError as error:
-        raise ImportingError(str(error)) from None
-    except MetricsFileError as error:
-        refused = Refusals()
-        refused.add(str(error).removeprefix(f"{path}: "), path.name)
-        return MetricsFolder(refused=refused)
-
-
-_DIGITS = re.compile(r"[0-9a-f]{6,}|\d+")
-_ENOUGH = 3
-"""After so many files with names of one pattern, the others of the pattern hold the same."""
-
-
-def _with_rollouts(path: Path, spool: Path, roles: Roles, run: str) -> Iterator[str]:
-    """The files that hold rollouts, relative to the path."""
-    patterns: dict[PurePath, int] = {}
-    for file, problem in files_of(path):
-        if problem:
-            continue
-        name_shown = file.relative_to(path) if path.is_dir() else PurePath(file.name)
-        pattern = name_shown.parent / _DIGITS.sub("#", name_shown.name)
-        times = patterns.get(pattern, 0)
-        if times >= _ENOUGH or look(file, spool, roles, run).is_rollouts:
-            patterns[pattern] = times + 1
-            yield str(name_shown)
+            is_there = ~np.isnan(values)
+            return dict(zip(table.steps[is_there].tolist(), values[is_there].tolist(), strict=True))
+    return {}

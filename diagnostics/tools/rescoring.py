@@ -93,7 +93,7 @@ def with_information(
         builder.add_row(step, values)
         if progress:
             progress(done, len(steps))
-    full = builder.build(kind=table.kind, path=table.path)
+    full = builder.build()
     notes = [f"I(X;Z) of {len(steps)} steps ({_some(steps)}) was scored under {weights.name}"]
     caveats = dict(table.caveats)
     if len(own_steps) < len(steps):

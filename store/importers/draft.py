@@ -225,11 +225,11 @@ def trajectory_of(
 
 def _turn(turn: DraftTurn, index: int) -> Turn:
     written: dict[str, Any] = {field.name: getattr(turn, field.name) for field in fields(turn)}
-    parts = written.pop("parts") or _parts(turn.response)
+    parts = written.pop("parts") or parts_of(turn.response)
     return Turn(index=index, reasoning_chars=parts[0], answer_chars=parts[1], **written)
 
 
-def _parts(text: str) -> tuple[Span | None, Span | None]:
+def parts_of(text: str) -> tuple[Span | None, Span | None]:
     """Where reasoning and answer stand in a reply."""
     # Some chat templates open the reasoning in the prompt: the reply begins inside it.
     close = text.find(THINK_CLOSE)

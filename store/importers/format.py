@@ -90,8 +90,11 @@ class Format:
             RowError: it has none, or its values are not of the kinds that its keys promise.
         """
         try:
+            _, is_file_step = self.step_of(row, where)
             for draft in self.drafts(row, where):
                 self._set_mapped(draft, row.get(MAPPED) or {})
+                if is_file_step:
+                    draft.reconstructed.add("step")
                 if self.is_split_by_name and where.is_evaluation:
                     draft.split = Split.EVAL
                     draft.reconstructed.add("split")

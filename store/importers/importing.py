@@ -8,6 +8,7 @@ what is new.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 from collections import Counter
@@ -15,8 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from echoscope.text.did_you_mean import did_you_mean
 
@@ -32,7 +31,7 @@ from .lines import BadJsonError
 from .registry import FORMATS
 from .steps.episodes import StepEpisodes, step_metrics
 from .steps.metrics import Beside, Merger
-from .survey import Progress, Refusals, Survey
+from .survey import NotedRow, Progress, Survey
 
 KIND = "import"
 """Of the diagnostic record that each imported step has."""
@@ -52,8 +51,8 @@ class ImportReport:
 
     path: Path
     """The run's folder."""
-    format: str
-    """Of the rollouts; "" where there are none."""
+    survey: Survey
+    """The rollouts, and which of their rows and files were refused; empty where there are none."""
     trainer: str
     num_kept: int = 0
     """Trajectories that this import added."""
@@ -67,18 +66,13 @@ class ImportReport:
     """Steps that the run had already."""
     first_step: int | None = None
     last_step: int | None = None
-    rows: Refusals = field(default_factory=Refusals)
-    """Rows that were skipped."""
-    files: Refusals = field(default_factory=Refusals)
-    """Files that were refused."""
-    others: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    """Rows of other trainers beside them: format -> how many, and the first file."""
     reconstructed: Counter[str] = field(default_factory=Counter)
     """What had to be guessed -> in how many episodes."""
-    num_unclean: int = 0
-    """Rows with bytes that are not UTF-8."""
-    is_evaluation: bool = False
-    """No row says a step: all episodes are one evaluation, stored as step 0."""
+
+    @property
+    def format(self) -> str:
+        """Of the rollouts; "" where there are none."""
+        return self.survey.format.name if self.survey.format else ""
 
 
 def check_paths(path: Path, run_path: Path) -> None:
@@ -102,36 +96,35 @@ def check_paths(path: Path, run_path: Path) -> None:
 def import_surveyed(
     source: Path | str,
     run_path: Path,
-    rollouts: Survey | None,
+    survey: Survey,
+    beside: Beside,
+    measure: Measure,
     *,
-    beside: Beside | None = None,
     writing: Progress | None = None,
     is_packing: bool = True,
-    measure: Measure | None = None,
 ) -> ImportReport:
     """Import rows that were surveyed, metrics that were read, or both; or add what is new.
 
     Args:
         source: What is imported: the path that was surveyed, or an address. Kept in the run's
             configuration.
-        rollouts: None: there are none.
+        survey: The rollouts; an empty one where there are none.
         beside: Metrics of the run's steps, read already. A step with metrics alone becomes a step
             without trajectories.
+        measure: What else is measured of each step that is written.
         writing: Called with (rows, of rows).
         is_packing: Merge the files of every 256 steps, in a process of its own.
-        measure: What else is measured of each step that is written.
 
     Raises:
         ImportingError: neither rollouts nor metrics, or the folder is not the run of such an
             import.
         OSError: a file cannot be read, or the disk refuses.
     """
-    survey, beside = rollouts or Survey(), beside or Beside()
     if not survey.num_rows and not beside.steps:
         raise ImportingError(_nothing(str(source), survey))
     if survey.unseen:
         raise ImportingError(_unseen(str(source), survey))
-    merger = Merger.of(beside, len(survey.digests))
+    merger = Merger(beside, len(survey.digests))
     is_success = _rewards_say_success(survey)
     mark = "success" if is_success else ""  # where that changes, all steps are written again
     digests = {
@@ -139,16 +132,7 @@ def import_surveyed(
         for step in sorted({*survey.digests, *beside.steps})
     }
     description = _description(str(source), survey, beside)
-    report = ImportReport(
-        path=run_path,
-        format=survey.format.name if survey.format else "",
-        trainer=description["trainer"],
-        rows=survey.refused_rows,
-        files=survey.refused_files,
-        others=survey.others,
-        num_unclean=survey.num_unclean,
-        is_evaluation=survey.is_evaluation,
-    )
+    report = ImportReport(path=run_path, survey=survey, trainer=description["trainer"])
     stored = _stored_steps(run_path, survey)
     start = _first_difference(run_path, stored, digests)
     if start is None:
@@ -176,17 +160,16 @@ def import_surveyed(
             is_packing=is_packing,
         )
     with writer:
-        rows_of, total = dict(survey.steps()), survey.num_rows or len(digests)
-        num_done = 0
+        num_done, total = 0, survey.num_rows or len(digests)
         for step, digest in digests.items():
-            rows = rows_of.get(step, range(0))
+            rows = survey.rows.get(step, [])
             num_done += len(rows) if survey.num_rows else 1
             if step < start:
                 report.num_there += len(rows)
                 report.num_steps_there += 1
                 continue
             content = StepEpisodes(step)
-            _read(content, rows, survey, report, is_success)
+            _read(content, rows, report, is_success)
             payload = {
                 "rows": digest,
                 "num_rows": len(rows),
@@ -219,9 +202,9 @@ def _rewards_say_success(survey: Survey) -> bool:
     All rows are read for that; but as soon as one says anything else, no further one.
     """
     values = RewardValues()
-    for row in range(survey.num_rows):
+    for row in itertools.chain.from_iterable(survey.rows.values()):
         with contextlib.suppress(RowError, BadJsonError):  # said when it is written
-            for draft in survey.episodes(row):
+            for draft in row.episodes(survey.roles):
                 values.add(draft)
         if values.is_other:
             break
@@ -243,7 +226,7 @@ def _nothing(path: str, survey: Survey) -> str:
 
 
 def _description(source: str, survey: Survey, beside: Beside) -> dict[str, Any]:
-    names = sorted({FORMATS[index].name for index in np.unique(survey.rows_R["format"]).tolist()})
+    names = sorted({row.format.name for rows in survey.rows.values() for row in rows})
     return {
         "trainer": survey.format.trainer if survey.format else beside.trainer,
         "formats": names,
@@ -273,14 +256,14 @@ def _stored_steps(run_path: Path, survey: Survey) -> dict[int, str] | None:
         raise ImportingError(
             f"{run_path}: is a run that was not imported; name another folder with -o"
         )
-    is_of_rollouts = bool(imported.get("formats")) and survey.format is not None
-    if is_of_rollouts and survey.format and imported.get("trainer") != survey.format.trainer:
+    form = survey.format
+    if form and imported.get("formats") and imported.get("trainer") != form.trainer:
         raise ImportingError(
             f"{run_path}: was imported from {imported.get('trainer')}, and these files are of "
-            f"{survey.format.trainer}; name another folder with -o"
+            f"{form.trainer}; name another folder with -o"
         )
     rows = reader.sql("SELECT step, payload FROM diagnostics WHERE kind = $1", [KIND])
-    pairs = zip(rows.column("step").to_pylist(), rows.column("payload").to_pylist(), strict=True)
+    pairs = zip(*rows.to_pydict().values(), strict=True)
     return {int(step): str(json.loads(text)["rows"]) for step, text in pairs}
 
 
@@ -312,12 +295,12 @@ def _write_step(
     content: StepEpisodes,
     merger: Merger,
     record: DiagnosticRecord,
-    measure: Measure | None,
+    measure: Measure,
     report: ImportReport,
 ) -> None:
     metrics = step_metrics(writer.run_id, content.step, content.trajectories)
     records = [record]
-    if measure and content.trajectories:
+    if content.trajectories:
         values, more = measure(content.step, content.trajectories)
         metrics = replace(metrics, values={**metrics.values, **values})
         records += more
@@ -334,28 +317,27 @@ def _write_step(
 
 
 def _read(
-    content: StepEpisodes, rows: range, survey: Survey, report: ImportReport, is_success: bool
+    content: StepEpisodes, rows: Sequence[NotedRow], report: ImportReport, is_success: bool
 ) -> None:
     """Take the episodes of a step's rows; what is skipped is counted in `content` and `report`.
 
     Args:
         is_success: The rewards say success.
     """
-    for row in rows:
-        file = survey.file_of(row)
-        source = f"{file.where.path}:{int(survey.rows_R[row]['place'])}"
+    survey = report.survey
+    for row, following in itertools.zip_longest(rows, rows[1:]):
+        source = row.location
         try:
-            for draft in survey.episodes(row):
+            for draft in row.episodes(survey.roles):
                 if is_success:
                     RewardValues.read_success(draft)
-                name = survey.format_of(row).name
-                if problem := content.add(draft, source=source, format_name=name):
-                    report.rows.add(problem, source)
+                if problem := content.add(draft, source=source, format_name=row.format.name):
+                    survey.refused_rows.add(problem, source)
         except (RowError, BadJsonError) as error:
             is_changed = isinstance(error, BadJsonError)
             reason = f"the file changed while it was read: {error}" if is_changed else str(error)
             content.refused[reason] += 1
-            report.rows.add(reason, source)
-        if row + 1 == rows.stop or survey.file_of(row + 1) is not file:
-            file.source.close()
+            survey.refused_rows.add(reason, source)
+        if following is None or following.file is not row.file:
+            row.file.source.close()
     report.reconstructed.update(content.reconstructed)

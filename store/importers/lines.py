@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 import shutil
+import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,12 @@ from typing import Any, BinaryIO
 MAX_LINE_BYTES = 16 << 20
 """A longer line is passed over: a line is read at once, and its values take several times that."""
 _BLOCK = 1 << 20
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""PowerShell writes what it redirects so."""
 _MOST_SNIFFED = 4096
 _FEWEST_SNIFFED = 16
-_PLAIN = frozenset(b"\t\n\r") | frozenset(range(0x20, 0x7F))
+_LEAST_PLAIN = 0.85
+"""Of the characters of a text, so many are ASCII; hardly any where another encoding is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +84,9 @@ def json_of(data: bytes) -> tuple[Any, bool]:
 
 
 def as_utf8(path: Path, folder: Path) -> Path:
-    """The file itself, or a copy of it in UTF-8 where it begins as UTF-16.
-
-    PowerShell writes what it redirects as UTF-16.
-    """
+    """The file itself, or a copy of it in UTF-8 where it begins as UTF-16."""
     with path.open("rb") as file:
-        if file.read(2) not in _UTF16:
+        if file.read(2) not in UTF16:
             return path
     copy = folder / f"utf8-{len(list(folder.iterdir()))}"
     with (
@@ -107,22 +107,14 @@ def wide_encoding(head: bytes) -> str:
     """
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "UTF-32"
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    if head.startswith(UTF16):
         return ""
     head = head[: min(len(head), _MOST_SNIFFED) // 4 * 4]
     if len(head) < _FEWEST_SNIFFED:
         return ""
-    for name, width, offset in (
-        ("UTF-32LE", 4, 0),
-        ("UTF-32BE", 4, 3),
-        ("UTF-16LE", 2, 0),
-        ("UTF-16BE", 2, 1),
-    ):
-        text = head[offset::width]
-        num_others = len(head) - len(text)
-        num_plain = sum(byte in _PLAIN for byte in text)
-        num_zeros = head.count(0) - text.count(0)
-        if num_plain >= 0.9 * len(text) and num_zeros >= 0.9 * num_others:
+    for name in ("UTF-32LE", "UTF-32BE", "UTF-16LE", "UTF-16BE"):
+        text = head.decode(name, errors="replace")
+        if sum(char in string.printable for char in text) >= _LEAST_PLAIN * len(text):
             return name
     return ""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import stat
 import zipfile
@@ -18,12 +19,12 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from . import read
 from .dialogue import is_messages
-from .lines import BadJsonError, as_utf8, conversion, json_of, lines_of, wide_encoding
+from .lines import UTF16, BadJsonError, Line, as_utf8, conversion, json_of, lines_of, wide_encoding
 from .packed_file import ERRORS as PACKED_ERRORS
 from .packed_file import MAX_BYTES, opened, packing_of
 from .spooled.inspect_archive import is_inspect, write_logs
@@ -40,11 +41,12 @@ _SNIFF_BYTES = 4096
 _WINDOW = 1 << 20
 _TAR_FLAGS = {"gzip": "xzf", "bzip2": "xjf", "xz": "xJf", "zstd": "--zstd -xf"}
 """How a packed archive is opened."""
-_PICKLED = frozenset({".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"})
-_SKIPPED = frozenset(
+PICKLED = frozenset({".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"})
+NO_DATA = frozenset(
     {".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp4", ".safetensors", ".py", ".md", ".html"}
-    | {".sh", ".toml", ".lock", ".wandb"}
+    | {".sh", ".toml", ".lock"}
 )
+"""Endings of pictures, weights, code and documents: nobody looks into these."""
 
 
 class SourceError(ValueError):
@@ -90,7 +92,7 @@ class JsonLines:
     def scan(self) -> Iterator[FoundRow]:
         with self.path.open("rb") as file:
             for line in lines_of(file):
-                row = row_of_line(line.offset, line.size, line.data, is_last=line.is_last)
+                row = row_of_line(line)
                 if self.is_spooled and isinstance(row.value, str):
                     row = FoundRow(row.place, row.size, None, row.value)
                 yield row
@@ -107,15 +109,15 @@ class JsonLines:
             self._file = None
 
 
-def row_of_line(offset: int, size: int, data: bytes | None, *, is_last: bool) -> FoundRow:
-    if data is None:
-        return FoundRow(offset, size, None, "a line of more than 16 MB")
+def row_of_line(line: Line) -> FoundRow:
+    if line.data is None:
+        return FoundRow(line.offset, line.size, None, "a line of more than 16 MB")
     try:
-        value, is_clean = json_of(data)
+        value, is_clean = json_of(line.data)
     except BadJsonError as error:
-        problem = "the last line is cut off" if is_last else str(error)
-        return FoundRow(offset, size, None, problem)
-    return FoundRow(offset, size, value, "", not is_clean, data)
+        problem = "the last line is cut off" if line.is_last else str(error)
+        return FoundRow(line.offset, line.size, None, problem)
+    return FoundRow(line.offset, line.size, value, "", not is_clean, line.data)
 
 
 @dataclass(slots=True)
@@ -186,8 +188,8 @@ class ParquetRows:
     def scan(self) -> Iterator[FoundRow]:
         import pyarrow as pa
 
-        batches = self._open().iter_batches(batch_size=256)
         try:
+            batches = self._open().iter_batches(batch_size=256)
             values = chain.from_iterable(batch.to_pylist() for batch in batches)
             for number, value in enumerate(values):
                 data = json.dumps(value, default=str, sort_keys=True).encode(errors="replace")
@@ -222,9 +224,7 @@ def files_of(path: Path) -> Iterator[tuple[Path, str]]:
     for folder, folders, names in os.walk(path):
         here = Path(folder)
         folders[:] = sorted((f for f in folders if not f.startswith(".")), key=read.natural)
-        for name in [f for f in folders if (here / f).is_symlink()]:
-            if not (here / name).resolve().is_relative_to(root):
-                yield here / name, "a link that leads out of the folder"
+        yield from ((here / f, _LEADS_OUT) for f in folders if _leads_out(here / f, root))
         for name in sorted(names, key=read.natural):
             file = here / name
             if name.startswith("."):
@@ -233,13 +233,17 @@ def files_of(path: Path) -> Iterator[tuple[Path, str]]:
             if number > MAX_FILES:
                 yield path, f"more than {MAX_FILES:,} files; the rest was not looked at"
                 return
-            if file.is_symlink():
-                is_inside = file.resolve().is_relative_to(root)
-                if not is_inside:
-                    yield file, "a link that leads out of the folder"
-                continue
-            if stat.S_ISREG(file.stat().st_mode):
+            if _leads_out(file, root):
+                yield file, _LEADS_OUT
+            elif not file.is_symlink() and stat.S_ISREG(file.stat().st_mode):
                 yield file, ""
+
+
+_LEADS_OUT = "a link that leads out of the folder"
+
+
+def _leads_out(path: Path, root: Path) -> bool:
+    return path.is_symlink() and not path.resolve().is_relative_to(root)
 
 
 def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
@@ -255,7 +259,7 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
         OSError: it cannot be read.
     """
     suffix = path.suffix.lower()
-    if suffix in _SKIPPED or is_note_on_rollouts(path):
+    if suffix in NO_DATA or suffix == ".wandb" or is_note_on_rollouts(path):
         return None
     if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe waits for whoever writes it
         raise SourceError("is a pipe or a device, and no file")
@@ -264,20 +268,13 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
     if not head.strip():
         return None
     if head.startswith(b"PAR1"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            pq.read_metadata(path)
-        except (pa.ArrowException, OSError) as error:
-            raise SourceError(f"the Parquet file is damaged: {error}") from None
         return ParquetRows(path)
     if suffix == ".parquet":
         raise SourceError("its name ends in .parquet, but it is not a Parquet file")
     if is_sqlite(head):
         return None if run is None else _spooled(spool, partial(write_traces, path, run=run))
     packing = packing_of(path)
-    if head[:1] == b"\x80" or (suffix in _PICKLED and packing != "zip"):
+    if head[:1] == b"\x80" or (suffix in PICKLED and packing != "zip"):
         return _of_pickle(path, spool)
     _refuse_tar(path, head)
     if packing == "zip":
@@ -297,6 +294,14 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
         with closing(source):
             return _spooled(spool, partial(write_events, source))
     return source
+
+
+_NUMBERS = re.compile(r"[0-9a-f]{6,}|[0-9]+")
+
+
+def name_pattern(path: PurePath) -> PurePath:
+    """A path with a mark for each number in its name: files of one pattern hold the same."""
+    return path.parent / _NUMBERS.sub("#", path.name)
 
 
 def is_note_on_rollouts(path: Path) -> bool:
@@ -396,7 +401,7 @@ def _unpacked(path: Path, spool: Path) -> Path:
 
 def _of_json(path: Path, head: bytes) -> Source | None:
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if start[:1] not in (b"{", b"[") and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if start[:1] not in (b"{", b"[") and not head.startswith(UTF16):
         return None
     with path.open("rb") as file:
         first = next(lines_of(file), None)

@@ -1,6 +1,6 @@
 """The first pass: which rows a path holds, of which format, at which step; and what is refused.
 
-Of each row 38 bytes are kept. Rows are then converted in the order of their steps, whatever the
+Of each row its place is kept. Rows are then converted in the order of their steps, whatever the
 order of the files.
 """
 
@@ -9,14 +9,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ..records import MAX_INDEX
 from .draft import Draft
@@ -29,28 +26,12 @@ from .sources import MAX_FILES, FoundRow, Source, SourceError, files_of, source_
 EVALUATION_BYTES = 256 << 20
 """Where nothing says a step, so many bytes of rows are read: all of them are one step."""
 MAX_STEP = 99_999_999
-_NO_STEP = -1
 _EXAMPLES = 200
 MAX_NAMED = 4
 """Places that are kept of each reason."""
 _ROWS_LOOKED_AT = 20
 _FILES_LOOKED_AT = 200
 _UNKNOWN = "a row of no known format"
-
-_PLACE = np.dtype(
-    [
-        ("step", "<i8"),
-        ("place", "<i8"),
-        ("size", "<i8"),
-        ("digest", "<u8"),
-        ("file", "<i4"),
-        ("format", "i1"),
-        ("is_file_step", "?"),
-    ]
-)
-"""What is kept of a row: `format` is its index in FORMATS, since variants of one trainer's format
-may be mixed; `is_file_step` says that the step is that of the file's name."""
-Places = NDArray[np.void]
 
 Progress = Callable[[int, int], None]
 """Called with (done, of): bytes in the first pass, rows in the second."""
@@ -78,15 +59,6 @@ class Refusals:
         """Reason -> the first place."""
         return {reason: named[0] for reason, named in self.names.items()}
 
-    def without(self, names: Collection[str]) -> Refusals:
-        """What is left without some places. All places must be named."""
-        remaining = Refusals(max_named=self.max_named)
-        for reason, places in self.names.items():
-            for where in places:
-                if where not in names:
-                    remaining.add(reason, where)
-        return remaining
-
     @property
     def total(self) -> int:
         return self.counts.total()
@@ -100,15 +72,46 @@ class SurveyedFile:
     source: Source
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedRow:
+    """Where a row stands, and of which format and step it is."""
+
+    file: SurveyedFile
+    place: int
+    size: int
+    format: Format
+    """Variants of one trainer's format may be mixed."""
+    step: int | None
+    """None where nothing says it."""
+    digest: bytes
+    """Of the bytes that it was read from."""
+
+    @property
+    def location(self) -> str:
+        """As it is stored with the episodes."""
+        return f"{self.file.where.path}:{self.place}"
+
+    def episodes(self, roles: Roles) -> Iterator[Draft]:
+        """The episodes of the row, which is read again.
+
+        Raises:
+            RowError: it has none; the reason.
+            BadJsonError, OSError: the file changed.
+        """
+        value = self.file.source.row(self.place, self.size)
+        return self.format.episodes(roles.mark(value), self.file.where)
+
+
 @dataclass(slots=True, kw_only=True)
 class Survey:
-    """What a path holds. Legend: **R** rows, in the order in which they are converted."""
+    """What a path holds."""
 
     format: Format | None = None
     """The format of the run: that of most rows; None where no row has a known one."""
     files: list[SurveyedFile] = field(default_factory=list)
-    rows_R: Places = field(default_factory=lambda: np.empty(0, dtype=_PLACE))
-    digests: Mapping[int, str] = field(default_factory=dict)
+    rows: dict[int, list[NotedRow]] = field(default_factory=dict)
+    """Step -> its rows; the steps in order."""
+    digests: dict[int, str] = field(default_factory=dict)
     """Step -> hash of the bytes of its rows."""
     refused_rows: Refusals = field(default_factory=Refusals)
     refused_files: Refusals = field(default_factory=lambda: Refusals(max_named=MAX_FILES))
@@ -131,35 +134,7 @@ class Survey:
 
     @property
     def num_rows(self) -> int:
-        return len(self.rows_R)
-
-    def steps(self) -> Iterator[tuple[int, range]]:
-        """Each step with the rows it has."""
-        steps, starts = np.unique(self.rows_R["step"], return_index=True)
-        for step, (first, last) in zip(
-            steps.tolist(), itertools.pairwise([*starts.tolist(), self.num_rows]), strict=True
-        ):
-            yield step, range(first, last)
-
-    def file_of(self, row: int) -> SurveyedFile:
-        return self.files[int(self.rows_R[row]["file"])]
-
-    def format_of(self, row: int) -> Format:
-        return FORMATS[int(self.rows_R[row]["format"])]
-
-    def episodes(self, row: int) -> Iterator[Draft]:
-        """The episodes of a row, which is read again.
-
-        Raises:
-            RowError: it has none; the reason.
-            BadJsonError: the file changed.
-        """
-        file, row_number = self.file_of(row), self.rows_R[row]
-        value = file.source.row(int(row_number["place"]), int(row_number["size"]))
-        for draft in self.format_of(row).episodes(self.roles.mark(value), file.where):
-            if row_number["is_file_step"]:
-                draft.reconstructed.add("step")
-            yield draft
+        return sum(map(len, self.rows.values()))
 
     def close(self) -> None:
         for file in self.files:
@@ -175,10 +150,36 @@ def format_of(row: Row, likely: Format | None = None) -> Format | None:
     return next((form for form in FORMATS if form.matches(row)), None)
 
 
-def is_rollouts(path: Path, spool: Path, roles: Roles = NO_ROLES, run: str | None = None) -> bool:
+def note(
+    row: FoundRow, file: SurveyedFile, roles: Roles, likely: Format | None, tag: bytes = b""
+) -> NotedRow | str:
+    """What is noted of a row; or why it is none of rollouts.
+
+    Args:
+        likely: The format of the row before.
+        tag: What the digest depends on besides the row.
+    """
+    marked = roles.mark(row.value)
+    form = format_of(marked, likely) if isinstance(marked, dict) else None
+    if row.problem or form is None:
+        return row.problem or _UNKNOWN
+    step, _ = form.step_of(marked, file.where)
+    if step is not None and not 0 <= step <= MAX_STEP:
+        return f"its step is {str(step)[:20]}, but must lie in [0, {MAX_STEP}]"
+    return NotedRow(
+        file=file,
+        place=row.place,
+        size=row.size,
+        format=form,
+        step=step,
+        digest=hashlib.blake2b(row.data + tag, digest_size=8).digest(),
+    )
+
+
+def is_rollouts(path: Path, roles: Roles = NO_ROLES, run: str | None = None) -> bool:
     """Whether a file or folder holds rollouts, by the first rows of its first files."""
     files = itertools.islice(files_of(path), _FILES_LOOKED_AT)
-    return any(look(file, spool, roles, run).is_rollouts for file, problem in files if not problem)
+    return any(look(file, roles, run).is_rollouts for file, problem in files if not problem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,16 +194,13 @@ class Look:
     """Of the first row, where no row is of a known format."""
 
 
-def look(file: Path, spool: Path, roles: Roles = NO_ROLES, run: str | None = None) -> Look:
+def look(file: Path, roles: Roles = NO_ROLES, run: str | None = None) -> Look:
     """Look at the first rows of a file; arguments as of `survey`."""
     keys: tuple[str, ...] = ()
     problem = ""
     try:
-        source = source_of(file, spool, run)
-        if source is None:
-            return Look()
-        with contextlib.closing(source):
-            for row in itertools.islice(source.scan(), _ROWS_LOOKED_AT):
+        with contextlib.closing(_first_rows(file, run)) as rows:
+            for row in rows:
                 if isinstance(row.value, dict):
                     if format_of(roles.mark(row.value)):
                         return Look(is_rollouts=True)
@@ -213,6 +211,15 @@ def look(file: Path, spool: Path, roles: Roles = NO_ROLES, run: str | None = Non
     except (SourceError, BadJsonError) as error:
         return Look(problem=str(error))
     return Look(keys=keys) if keys or not problem else Look(problem=no_row(problem))
+
+
+def _first_rows(file: Path, run: str | None) -> Generator[FoundRow]:
+    """The first rows of a file; none of one that cannot hold rollouts."""
+    with tempfile.TemporaryDirectory(prefix="echoscope-look-") as spool:
+        source = source_of(file, Path(spool), run)
+        if source is not None:
+            with contextlib.closing(source):
+                yield from itertools.islice(source.scan(), _ROWS_LOOKED_AT)
 
 
 def no_row(problem: str) -> str:
@@ -262,9 +269,7 @@ class _FirstPass:
     def __init__(self, roles: Roles, run: str | None) -> None:
         self._run = run
         self.survey = Survey(roles=roles)
-        self._rows = bytearray()
-        self._firsts: dict[int, str] = {}
-        """Number of a format -> the first file with it."""
+        self._rows: list[NotedRow] = []
         self._files_by_rows: dict[bytes, str] = {}
         self._seen: set[str] = set()
         """Roles whose key a row has."""
@@ -276,13 +281,13 @@ class _FirstPass:
         where = Where(path=PurePath(file_name))
         try:
             source = source_of(file, spool, self._run)
-            if source is None or not self._scan(source, where):
+            if source is None or not self._scan(SurveyedFile(where=where, source=source)):
                 survey.without_rows.add(file_name)
-            elif original := self._original(length, where):
+            elif original := self._original(self._rows[length:]):
                 survey.copies[file_name] = original
                 del self._rows[length:]
             else:
-                survey.files.append(SurveyedFile(where=where, source=source))
+                survey.files.append(self._rows[-1].file)
             if source is not None:
                 source.close()
         except (SourceError, BadJsonError, OSError) as error:
@@ -290,44 +295,37 @@ class _FirstPass:
             survey.refused_files.add(reason or str(error), file_name)
             del self._rows[length:]  # those that were read before the damage
 
-    def _original(self, start: int, where: Where) -> str:
-        """The earlier file with the same rows; "" for none.
+    def _original(self, rows: Sequence[NotedRow]) -> str:
+        """The earlier file with the rows of this one; "" for none.
 
         A file whose rows are all equal is no copy: attempts may be written as a file each, and be
         equal.
         """
-        rows = np.frombuffer(bytes(self._rows[start:]), dtype=_PLACE)
-        if (rows["digest"] == rows["digest"][0]).all():
+        if len({row.digest for row in rows}) == 1:
             return ""
-        facts = rows["digest"].tobytes() + rows["step"].tobytes() + bytes([where.is_evaluation])
+        where = rows[0].file.where
+        facts = repr([where.is_evaluation, *((row.digest, row.step) for row in rows)])
         original = self._files_by_rows.setdefault(
-            hashlib.blake2b(facts, digest_size=16).digest(), str(where.path)
+            hashlib.blake2b(facts.encode(), digest_size=16).digest(), str(where.path)
         )
         return "" if original == str(where.path) else original
 
-    def _scan(self, source: Source, where: Where) -> bool:
-        """Note the rows of a source; whether it has any of a known format."""
-        survey, refused, likely = self.survey, Refusals(), None
-        for row in source.scan():
-            marked = survey.roles.mark(row.value)
-            form, problem = self._format_of(row, marked, likely)
-            step, is_file_step = form.step_of(marked, where) if form else (None, False)
-            if step is not None and not 0 <= step <= MAX_STEP:
-                problem = f"its step is {str(step)[:20]}, but must lie in [0, {MAX_STEP}]"
-            if form is None or problem:
+    def _scan(self, file: SurveyedFile) -> bool:
+        """Note the rows of a file; whether it has any of a known format."""
+        survey, refused = self.survey, Refusals()
+        likely: Format | None = None
+        for row in file.source.scan():
+            noted = note(row, file, survey.roles, likely, self._tag)
+            if survey.roles.given and isinstance(row.value, dict):
+                survey.keys = survey.keys or tuple(map(str, row.value))
+                self._seen |= survey.roles.mark(row.value).get(MAPPED, {}).keys()
+            if isinstance(noted, str):
                 location = f", byte {row.place}" if row.size else f" {row.place}"
-                refused.add(problem, f"{where.path}{location}")
+                refused.add(noted, f"{file.where.path}{location}")
                 continue
-            likely = form
-            if row.is_unclean:
-                survey.num_unclean += 1
-            index = FORMATS.index(form)
-            self._firsts.setdefault(index, str(where.path))
-            digest = hashlib.blake2b(row.data + self._tag, digest_size=8).digest()
-            number = int.from_bytes(digest, "little")
-            stored_step = _NO_STEP if step is None else step
-            noted = (stored_step, row.place, row.size, number, len(survey.files), index)
-            self._rows += np.array((*noted, is_file_step), dtype=_PLACE).tobytes()
+            likely = noted.format
+            survey.num_unclean += row.is_unclean
+            self._rows.append(noted)
         if likely is not None:
             for reason, times in refused.counts.items():
                 survey.refused_rows.add(reason, refused.places[reason], times)
@@ -335,61 +333,60 @@ class _FirstPass:
             raise SourceError(no_row(refused.counts.most_common(1)[0][0]))
         return likely is not None
 
-    def _format_of(
-        self, row: FoundRow, marked: Any, likely: Format | None
-    ) -> tuple[Format | None, str]:
-        """The format of a row, or why it has none."""
-        if row.problem or not isinstance(row.value, dict):
-            return None, row.problem or _UNKNOWN
-        if self.survey.roles.given:
-            self.survey.keys = self.survey.keys or tuple(map(str, row.value))
-            self._seen |= marked.get(MAPPED, {}).keys()
-        form = format_of(marked, likely)
-        return form, "" if form else _UNKNOWN
-
     def surveyed(self) -> Survey:
         """The survey of what was noted."""
         survey = self.survey
-        rows = np.frombuffer(self._rows, dtype=_PLACE).copy()
-        survey.format, is_own, survey.others = _one_trainer(rows["format"], self._firsts)
-        survey.rows_R = self._ordered(rows[is_own])
-        survey.digests = {
-            step: hashlib.blake2b(
-                np.ascontiguousarray(survey.rows_R["digest"][rows.start : rows.stop]).tobytes(),
-                digest_size=12,
-            ).hexdigest()
-            for step, rows in survey.steps()
+        for row in self._of_one_trainer():
+            survey.rows.setdefault(row.step or 0, []).append(row)
+        reason = f"a step holds at most {MAX_INDEX + 1:,} episodes"
+        survey.rows = {
+            step: self._kept(rows, [place <= MAX_INDEX for place in range(len(rows))], reason)
+            for step, rows in sorted(survey.rows.items())
         }
+        for step, rows in survey.rows.items():
+            digests = b"".join(row.digest for row in rows)
+            survey.digests[step] = hashlib.blake2b(digests, digest_size=12).hexdigest()
         # The key of the step may be one of metrics beside rollouts that say their steps themselves.
         needed = [role for role in survey.roles.given if role != "step" or survey.is_evaluation]
         survey.unseen = tuple(role for role in needed if role not in self._seen)
         return survey
 
-    def _ordered(self, rows: Places) -> Places:
-        """The rows in the order of their steps; without those that have no place there."""
-        survey, has_step = self.survey, rows["step"] != _NO_STEP
-        survey.is_evaluation = len(rows) > 0 and not has_step.any()
-        if survey.is_evaluation:
-            rows["step"] = 0
-            reason = "no step is written, and one evaluation has at most"
-            reason = f"{reason} {EVALUATION_BYTES >> 20} MB"
-            is_kept = np.cumsum(rows["size"]) <= EVALUATION_BYTES
-            rows = self._kept(rows, is_kept, reason, "the last rows")
-        else:
-            rows = self._kept(rows, has_step, "it has no step, and other rows have")
-        rows = rows[np.argsort(rows["step"], kind="stable")]
-        starts = np.searchsorted(rows["step"], rows["step"], side="left")
-        reason = f"a step holds at most {MAX_INDEX + 1:,} episodes"
-        return self._kept(rows, np.arange(len(rows)) - starts <= MAX_INDEX, reason)
+    def _of_one_trainer(self) -> list[NotedRow]:
+        """The rows of the trainer with most of them, without those that have no place in a step."""
+        survey, counts = self.survey, Counter(row.format.name for row in self._rows)
+        there = [form for form in FORMATS if counts[form.name]]
+        by_trainer: Counter[str] = Counter()
+        for form in there:
+            by_trainer[form.trainer] += counts[form.name]
+        trainer = max(by_trainer, key=lambda name: by_trainer[name], default="")
+        own = [form for form in there if form.trainer == trainer]
+        survey.format = max(own, key=lambda form: counts[form.name], default=None)
+        firsts = {row.format.name: row.file for row in reversed(self._rows)}
+        survey.others = {
+            form.name: (counts[form.name], str(firsts[form.name].where.path))
+            for form in there
+            if form.trainer != trainer
+        }
+        rows = [row for row in self._rows if row.format.trainer == trainer]
+        has_step = [row.step is not None for row in rows]
+        survey.is_evaluation = bool(rows) and not any(has_step)
+        if not survey.is_evaluation:
+            return self._kept(rows, has_step, "it has no step, and other rows have")
+        reason = "no step is written, and one evaluation has at most"
+        reason = f"{reason} {EVALUATION_BYTES >> 20} MB"
+        sizes = itertools.accumulate(row.size for row in rows)
+        is_kept = [size <= EVALUATION_BYTES for size in sizes]
+        return self._kept(rows, is_kept, reason, "the last rows")
 
     def _kept(
-        self, rows: Places, is_kept: NDArray[np.bool_], reason: str, location: str = ""
-    ) -> Places:
+        self, rows: list[NotedRow], is_kept: Sequence[bool], reason: str, location: str = ""
+    ) -> list[NotedRow]:
         """The rows that are kept; the others are refused, at the file of the first of them."""
-        if not is_kept.all():
-            first = self.survey.files[rows[~is_kept][0]["file"]].where.path
-            self.survey.refused_rows.add(reason, location or str(first), int((~is_kept).sum()))
-        return rows[is_kept]
+        left = [row for row, is_it in zip(rows, is_kept, strict=True) if not is_it]
+        if left:
+            location = location or str(left[0].file.where.path)
+            self.survey.refused_rows.add(reason, location, len(left))
+        return list(itertools.compress(rows, is_kept))
 
 
 def _size(file: Path) -> int:
@@ -397,24 +394,3 @@ def _size(file: Path) -> int:
         return file.lstat().st_size
     except OSError:
         return 0
-
-
-def _one_trainer(
-    formats: NDArray[np.int8], firsts: Mapping[int, str]
-) -> tuple[Format | None, NDArray[np.bool_], dict[str, tuple[int, str]]]:
-    """The trainer with most rows, which rows are its, and what others there are."""
-    counts = {int(index): int((formats == index).sum()) for index in np.unique(formats)}
-    if not counts:
-        return None, np.zeros(len(formats), dtype=np.bool_), {}
-    by_trainer: Counter[str] = Counter()
-    for index, times in counts.items():
-        by_trainer[FORMATS[index].trainer] += times
-    trainer = by_trainer.most_common(1)[0][0]
-    of_trainer = [index for index in counts if FORMATS[index].trainer == trainer]
-    others = {
-        FORMATS[index].name: (times, firsts[index])
-        for index, times in counts.items()
-        if index not in of_trainer
-    }
-    chosen = FORMATS[max(of_trainer, key=lambda index: counts[index])]
-    return chosen, np.isin(formats, of_trainer), others

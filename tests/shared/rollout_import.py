@@ -9,6 +9,7 @@ from pathlib import Path
 
 from echoscope.store.importers.format import NO_ROLES, Roles
 from echoscope.store.importers.importing import ImportReport, check_paths, import_surveyed
+from echoscope.store.importers.steps.metrics import Beside
 from echoscope.store.importers.survey import survey
 
 
@@ -25,4 +26,12 @@ def import_run(
         tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool,
         closing(survey(path, Path(spool), roles=roles, run="")) as rollouts,
     ):
-        return import_surveyed(path, run_path, rollouts, writing=writing, is_packing=is_packing)
+        return import_surveyed(
+            path,
+            run_path,
+            rollouts,
+            Beside(),
+            lambda step, trajectories: ({}, ()),
+            writing=writing,
+            is_packing=is_packing,
+        )

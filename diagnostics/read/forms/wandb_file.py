@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from echoscope.text.amounts import counted
 
-from ..records import Collector, MetricsFileError, Reading
+from ..records import Collector, MetricsFileError, Reading, leaves
 from ..table import MetricTable
 from .json_records import parsed
 from .protobuf import fields, groups
@@ -31,7 +31,6 @@ _PIECE = struct.Struct("<IHB")
 """Checksum, length, and whether it is a whole message (1), or its first, a middle, the last."""
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 MAX_MESSAGE = 64 << 20
-_MAX_NESTING = 8
 _OWN_CLOCKS = ("_step", "_runtime")
 
 
@@ -128,17 +127,24 @@ def messages(file: BinaryIO, run: WandbRun) -> Iterator[bytes]:
 
 
 def _row(message: bytes) -> dict[str, float]:
-    out = dict(_numbers(_items(message)))
+    out = _items(message)
     for number, step in groups(message):
         if number == 2 and "_step" not in out:
             steps = [float(v) for n, v in fields(step) if n == 1 and isinstance(v, int)]
             out |= {"_step": steps[0]} if steps else {}
-    return without_clocks(out)
+    return numbers_of_row(out)
 
 
 def numbers_of_row(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a row as W&B's API gives it; tables, pictures and texts are left out."""
-    return without_clocks(dict(_numbers(row)))
+    """The numbers of a row under their dotted names; tables, pictures and texts are left out."""
+    values = dict(leaves(row, joint="."))
+    media = tuple(name.removesuffix("_type") for name in values if name.endswith("._type"))
+    numbers = {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) or value in ("NaN", "Infinity", "-Infinity")
+    }
+    return without_clocks({n: number for n, number in numbers.items() if not n.startswith(media)})
 
 
 def without_clocks(row: Mapping[str, float]) -> dict[str, float]:
@@ -156,19 +162,8 @@ def without_clocks(row: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in row.items() if name not in dropped}
 
 
-def _numbers(
-    group: Mapping[str, Any], start: str = "", depth: int = 0
-) -> Iterator[tuple[str, float]]:
-    """Numbers under their dotted names; tables, pictures and texts are no metrics."""
-    for key, value in group.items():
-        if isinstance(value, int | float) or value in ("NaN", "Infinity", "-Infinity"):
-            yield f"{start}{key}", float(value)
-        elif isinstance(value, Mapping) and "_type" not in value and depth < _MAX_NESTING:
-            yield from _numbers(value, f"{start}{key}.", depth + 1)
-
-
 def _items(message: bytes) -> dict[str, Any]:
-    """The key-value items of a history; no tables and pictures."""
+    """The key-value items of a history."""
     out: dict[str, Any] = {}
     for field_number, item in groups(message):
         if field_number != 1:
@@ -183,8 +178,7 @@ def _items(message: bytes) -> dict[str, Any]:
             elif part == 16:
                 value = parsed(content)
         out[key or ".".join(keys)] = value
-    media = tuple(f"{name.removesuffix('._type')}." for name in out if name.endswith("._type"))
-    return {name: value for name, value in out.items() if not name.startswith(media)}
+    return out
 
 
 def _text(content: bytes) -> str:

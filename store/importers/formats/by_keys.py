@@ -9,7 +9,7 @@ from typing import Any
 from .. import read
 from ..dialogue import Dialogue, is_messages, read_flat, read_messages
 from ..draft import Draft, RowError
-from ..format import MAPPED, Row, Where
+from ..format import MAPPED, Format, Row, Where
 
 Names = tuple[str, ...]
 
@@ -33,8 +33,6 @@ class Keys:
     """Why the episode ended."""
     finish: Names = ()
     """Why the last reply ended."""
-    numbers: Names = ()
-    """An object with numbers of the whole episode."""
     step: Names = ("step",)
 
 
@@ -80,7 +78,6 @@ def draft_of(row: Row, keys: Keys) -> Draft:
     draft.set_turn_rewards(value_of(row, keys.turn_rewards)[1], total)
     if draft.turns and keys.finish:
         draft.turns[-1].finish_reason = read.finish(value_of(row, keys.finish)[1])
-    draft.add_info(read.numbers(value_of(row, keys.numbers)[1]))
     return draft
 
 
@@ -107,10 +104,15 @@ def _said(role: str, text: Any) -> list[Mapping[str, Any]]:
     return [{"role": role, "content": read.text(text)}] if read.text(text) else []
 
 
-def one_episode(
-    keys: Keys, more: Callable[[Draft, Row, Where], None] | None = None
-) -> Callable[[Row, Where], list[Draft]]:
-    """Reads rows by their keys; `more` sets what else the trainer's rows tell."""
+def by_keys(
+    keys: Keys, more: Callable[[Draft, Row, Where], None] | None = None, **values: Any
+) -> Format:
+    """The format of rows that are read by their keys.
+
+    Args:
+        more: Sets what else the trainer's rows tell.
+        values: Further fields of the format.
+    """
 
     def drafts(row: Row, where: Where) -> list[Draft]:
         draft = draft_of(row, keys)
@@ -118,4 +120,7 @@ def one_episode(
             more(draft, row, where)
         return [draft]
 
-    return drafts
+    def step(row: Row) -> int | None:
+        return read.whole(value_of(row, keys.step)[1])
+
+    return Format(drafts=drafts, step=step, **values)

@@ -19,12 +19,6 @@ from ..draft import Draft, DraftTurn, RowError
 from ..format import Format, Row, Where, has_keys
 
 
-def _matches(row: Row) -> bool:
-    groups = row.get("trajectories")
-    first = groups[0] if isinstance(groups, list) and groups else None
-    return isinstance(first, Mapping) and "messages_and_choices" in first
-
-
 def _drafts(row: Row, where: Where) -> Iterator[Draft]:
     text = f"{where.path} {read.text(row['trajectories'])}"
     group = hashlib.blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
@@ -56,7 +50,9 @@ def _message(item: Mapping[str, Any]) -> Mapping[str, Any]:
 GROUPS = Format(
     name="ART trajectory groups",
     trainer="ART",
-    matches=_matches,
+    matches=lambda row: any(
+        "messages_and_choices" in first for first in read.objects(row.get("trajectories"))[:1]
+    ),
     drafts=_drafts,
     is_split_by_name=True,
 )

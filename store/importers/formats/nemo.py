@@ -10,10 +10,6 @@ from ..draft import Draft, DraftTurn, RowError
 from ..format import Format, Row, Where
 
 
-def _is_nemo(row: Row) -> bool:
-    return "content" in row and "rewards" in row and ("input_lengths" in row or len(row) <= 3)
-
-
 def _unwrapped(value: Any) -> Any:
     """The one value of a batch of one."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
@@ -65,7 +61,9 @@ def _nemo_dialogue(content: Any) -> tuple[Dialogue, bool]:
 NEMO = Format(
     name="NeMo-RL training data JSONL",
     trainer="NeMo-RL",
-    matches=_is_nemo,
+    matches=lambda row: (
+        "content" in row and "rewards" in row and ("input_lengths" in row or len(row) <= 3)
+    ),
     drafts=_nemo_drafts,
     is_split_by_name=True,
 )

@@ -23,10 +23,6 @@ _USED = (
 _REWARDS = ("score", "reward", "acc")
 
 
-def _matches(row: Row) -> bool:
-    return "slime_rollout" in row and read.inner(row.get("sample"), "response") is not None
-
-
 def _drafts(row: Row, where: Where) -> list[Draft]:
     sample = row["sample"]
     dialogue, is_guess = _dialogue(sample)
@@ -92,7 +88,9 @@ def _set_tokens(draft: Draft, sample: Mapping[str, Any]) -> None:
 SAMPLES = Format(
     name="slime samples",
     trainer="slime",
-    matches=_matches,
+    matches=lambda row: (
+        "slime_rollout" in row and read.inner(row.get("sample"), "response") is not None
+    ),
     drafts=_drafts,
     step=step_key("slime_rollout"),
     is_split_by_name=True,

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ...records import Split
@@ -27,7 +28,7 @@ from .. import read
 from ..dialogue import Dialogue, has_marks, is_messages
 from ..draft import Draft, DraftTurn, RowError
 from ..format import MAPPED, Format, Row, Where, has_keys, no_file_step, step_key
-from .by_keys import Keys, draft_of, one_episode, texts_of, value_of
+from .by_keys import Keys, by_keys, draft_of, texts_of
 
 # --- verl, verl-agent, VAGEN --------------------------------------------------------------------
 
@@ -43,14 +44,7 @@ _TURN_OF_AGENT = re.compile(
 )
 """What a prompt of verl-agent asks for, or what its reply holds."""
 _is_dump = has_keys("score", "step", input=str, output=str)
-
-
-def _is_v1(row: Row) -> bool:
-    return _is_dump(row) and isinstance(row.get("uid"), str)
-
-
-def _is_classic(row: Row) -> bool:
-    return _is_dump(row) and "gts" in row
+_is_classic = has_keys("score", "step", "gts", input=str, output=str)
 
 
 def _is_vagen(row: Row) -> bool:
@@ -74,38 +68,28 @@ def _of_agent(draft: Draft, row: Row, where: Where) -> None:
     draft.reconstructed.add("turn_is_episode")
 
 
-def _verl(
-    name: str,
-    trainer: str,
-    matches: Callable[[Row], bool],
-    more: Callable[[Draft, Row, Where], None] | None = None,
-    goes_on: Callable[[Row], bool] | None = None,
-) -> Format:
-    return Format(
-        name=name,
-        trainer=trainer,
-        matches=matches,
-        goes_on=goes_on,
-        drafts=one_episode(_VERL, more),
-        step=step_key("step"),
-        is_split_by_name=True,
-    )
-
-
-VERL_V1 = _verl("verl v1 JSONL", "verl", _is_v1, _of_v1)
-VAGEN = _verl("VAGEN training JSONL", "verl", _is_vagen)
-VERL = _verl("verl JSONL", "verl", _is_classic)
-VERL_AGENT = _verl("verl-agent JSONL", "verl-agent", _is_agent, _of_agent, goes_on=_is_plain)
-VERL_PLAIN = _verl("verl JSONL without gts", "verl", _is_plain)
+_verl = partial(by_keys, _VERL, is_split_by_name=True)
+VERL_V1 = _verl(
+    _of_v1,
+    name="verl v1 JSONL",
+    trainer="verl",
+    matches=has_keys("score", "step", input=str, output=str, uid=str),
+)
+VAGEN = _verl(name="VAGEN training JSONL", trainer="verl", matches=_is_vagen)
+VERL = _verl(name="verl JSONL", trainer="verl", matches=_is_classic)
+VERL_AGENT = _verl(
+    _of_agent,
+    name="verl-agent JSONL",
+    trainer="verl-agent",
+    matches=_is_agent,
+    goes_on=_is_plain,
+)
+VERL_PLAIN = _verl(name="verl JSONL without gts", trainer="verl", matches=_is_plain)
 
 
 def _observed_turns(episode: Any) -> list[Mapping[str, Any]]:
     steps = read.objects(read.inner(episode, "steps"))
     return steps if all("observation" in step and "action" in step for step in steps) else []
-
-
-def _is_observed(row: Row) -> bool:
-    return any(map(_observed_turns, read.objects(row.get("trajectories"))[:1]))
 
 
 def _observed_drafts(row: Row, where: Where) -> Iterator[Draft]:
@@ -132,7 +116,7 @@ def _observed_drafts(row: Row, where: Where) -> Iterator[Draft]:
 OBSERVED = Format(
     name="verl-agent observed trajectories",
     trainer="verl-agent",
-    matches=_is_observed,
+    matches=lambda row: any(map(_observed_turns, read.objects(row.get("trajectories"))[:1])),
     drafts=_observed_drafts,
     step=step_key("global_step"),
 )
@@ -188,34 +172,29 @@ def _of_easyr1(draft: Draft, row: Row, where: Where) -> None:
         draft.reconstructed.add("validations")
 
 
-EASYR1 = Format(
+EASYR1 = by_keys(
+    Keys(prompt=("prompt",), reply=("output",), reward=("score",), step=("easyr1",)),
+    _of_easyr1,
     name="EasyR1 generations",
     trainer="EasyR1",
     matches=has_keys("easyr1"),
-    drafts=one_episode(
-        Keys(prompt=("prompt",), reply=("output",), reward=("score",), step=("easyr1",)),
-        _of_easyr1,
-    ),
-    step=step_key("easyr1"),
     file_step=no_file_step,
 )
 
 # --- SkyRL, AReaL, ART --------------------------------------------------------------------------
 
-SKYRL = Format(
+SKYRL = by_keys(
+    Keys(
+        prompt=("input_prompt",),
+        reply=("output_response",),
+        reward=("score",),
+        env=("env_class",),
+        tag=("data_source",),
+        finish=("stop_reason",),
+    ),
     name="SkyRL evaluation JSONL",
     trainer="SkyRL",
     matches=has_keys("input_prompt", "output_response", "env_class", "score"),
-    drafts=one_episode(
-        Keys(
-            prompt=("input_prompt",),
-            reply=("output_response",),
-            reward=("score",),
-            env=("env_class",),
-            tag=("data_source",),
-            finish=("stop_reason",),
-        )
-    ),
 )
 
 
@@ -230,13 +209,12 @@ def _version_folder(where: Where) -> int | None:
     return int(name) if name.isascii() and name.isdigit() and len(name) <= 8 else None
 
 
-AREAL = Format(
+AREAL = by_keys(
+    Keys(prompt=("prompt",), reply=("completion",), group=("task_id",), step=()),
+    _of_areal,
     name="AReaL rollout JSONL",
     trainer="AReaL",
     matches=has_keys("task_id", "sample_idx", "head_version", "tail_version"),
-    drafts=one_episode(
-        Keys(prompt=("prompt",), reply=("completion",), group=("task_id",), step=()), _of_areal
-    ),
     file_step=_version_folder,
     is_split_by_name=True,
 )
@@ -309,14 +287,6 @@ _PAIR = Keys(
 )
 
 
-def _step(row: Row) -> int | None:
-    return read.whole(value_of(row, _STEPS)[1])
-
-
-def _is_dialogue(row: Row) -> bool:
-    return any(is_messages(row.get(key)) for key in _MESSAGES)
-
-
 def _is_pair(row: Row) -> bool:
     _, prompt, _, reply = texts_of(row, _PAIR)
     if not (isinstance(reply, str) or is_messages(reply)):
@@ -383,17 +353,16 @@ TRACES = Format(
     step=lambda row: read.whole(row["trackio_trace"].get("step")),
     file_step=no_file_step,
 )
-PAIRS = Format(
+PAIRS = by_keys(
+    _PAIR,
     name="prompt-and-reply rows",
     trainer="prompt-and-reply rows",
     matches=_is_pair,
-    drafts=one_episode(_PAIR),
-    step=_step,
 )
-MESSAGES = Format(
+MESSAGES = by_keys(
+    _DIALOGUE,
+    _of_dialogue,
     name="messages JSONL",
     trainer="messages",
-    matches=_is_dialogue,
-    drafts=one_episode(_DIALOGUE, _of_dialogue),
-    step=_step,
+    matches=lambda row: any(is_messages(row.get(key)) for key in _MESSAGES),
 )

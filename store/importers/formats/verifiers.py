@@ -17,28 +17,25 @@ from .. import read
 from ..dialogue import is_messages, read_messages
 from ..draft import Draft, RowError
 from ..format import Format, Row, Where, has_keys
-from .by_keys import Keys, draft_of
+from .by_keys import Keys, by_keys
 
 _LEGACY = Keys(
     prompt=("prompt",),
     reply=("completion",),
     group=("example_id",),
     stop=("stop_condition",),
-    numbers=("metrics",),
     step=(),
 )
 _MAX_LEAVES = 64
 _PER_TOKEN = ("logprobs", "entropies", "reference_logprobs", "advantages")
 
 
-def _is_legacy(row: Row) -> bool:
-    is_judged = "example_id" in row and "reward" in row
-    return is_judged and is_messages(row.get("prompt")) and isinstance(row.get("completion"), list)
+_has_legacy_keys = has_keys("example_id", "reward", completion=list)
 
 
-def _legacy_drafts(row: Row, where: Where) -> list[Draft]:
+def _of_legacy(draft: Draft, row: Row, where: Where) -> None:
     timing, metrics = row.get("timing"), read.numbers(row.get("metrics"))
-    draft = draft_of(row, _LEGACY)
+    draft.add_info(metrics)
     draft.stop_reason = _stop(row.get("stop_condition"), row.get("is_completed"), row.get("error"))
     draft.env = _env_of(where)
     milliseconds = read.number_or_none(read.inner(timing, "total_ms"))
@@ -49,7 +46,6 @@ def _legacy_drafts(row: Row, where: Where) -> list[Draft]:
         # Each metric is repeated at the top level.
         if name not in metrics or read.number(value) != metrics[name]
     }
-    return [draft]
 
 
 def _env_of(where: Where) -> str:
@@ -201,11 +197,12 @@ def _aligned(values: Any, first: int, last: int, size: int) -> FloatArray | None
     return read.floats(values) if len(values) == last - first else None
 
 
-LEGACY = Format(
+LEGACY = by_keys(
+    _LEGACY,
+    _of_legacy,
     name="verifiers results JSONL",
     trainer="verifiers",
-    matches=_is_legacy,
-    drafts=_legacy_drafts,
+    matches=lambda row: _has_legacy_keys(row) and is_messages(row.get("prompt")),
 )
 EPISODES = Format(
     name="verifiers v1 episodes",

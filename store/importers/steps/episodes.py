@@ -38,10 +38,9 @@ class StepEpisodes:
     refused: Counter[str] = field(default_factory=Counter)
     """Why episodes were not taken -> how many."""
     reconstructed: Counter[str] = field(default_factory=Counter)
-    _groups: dict[tuple[Split, bytes], list[int]] = field(default_factory=dict)
-    """Split and hash of the name or the prompt -> places of the siblings in `trajectories`."""
+    _groups: dict[Split, dict[bytes, list[int]]] = field(default_factory=dict)
+    """Split -> hash of the name or the prompt -> places of the siblings in `trajectories`."""
     _num_episodes: Counter[Split] = field(default_factory=Counter)
-    _num_groups: Counter[Split] = field(default_factory=Counter)
 
     def add(self, draft: Draft, *, source: str, format_name: str) -> str:
         """Take an episode; why it cannot be taken, "" where it was.
@@ -67,22 +66,20 @@ class StepEpisodes:
             draft.reconstructed.add("groups")
         name = f"prompt {draft.prompt}" if draft.group is None else f"group {draft.group}"
         digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).digest()
-        siblings = self._groups.get((draft.split, digest), [])
+        groups = self._groups.setdefault(draft.split, {})
+        siblings = groups.get(digest, [])
         # Each split counts from 0, as in the runs that training writes.
         trajectory = trajectory_of(
             draft,
             format_name,
             step=self.step,
             index=self._num_episodes[draft.split],
-            group_index=self.trajectories[siblings[0]].group_index
-            if siblings
-            else self._num_groups[draft.split],
+            group_index=self.trajectories[siblings[0]].group_index if siblings else len(groups),
             sibling_index=len(siblings),
             source=source,
         )
-        self._num_groups[draft.split] += not siblings
         self._num_episodes[draft.split] += 1
-        self._groups.setdefault((draft.split, digest), []).append(len(self.trajectories))
+        groups.setdefault(digest, siblings).append(len(self.trajectories))
         self.trajectories.append(trajectory)
         outcome = _outcome_of(draft, trajectory)
         if outcome is not None:
@@ -94,7 +91,7 @@ class StepEpisodes:
         Smaller groups are left out and larger ones cut: what is measured of groups needs a
         rectangle.
         """
-        groups = [rows for (split, _), rows in self._groups.items() if split is Split.IMPORT]
+        groups = self._groups.get(Split.IMPORT, {}).values()
         sizes = Counter(len(rows) for rows in groups if len(rows) > 1)
         size = max(sizes, key=lambda n: (sizes[n] * n, n)) if sizes else 1
         return RolloutBatch(

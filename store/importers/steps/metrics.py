@@ -30,20 +30,13 @@ def without_reconstructed(values: Mapping[str, float]) -> Mapping[str, float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepNumbers:
-    """What metrics files say of one step."""
-
-    values: Mapping[str, float]
-    """Under the trainer's own names, and under ours where a name is understood."""
-    wall_time: float | None = None
-    """Seconds since the epoch; None where the files do not say."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
     """The metrics of one run, step by step."""
 
-    steps: Mapping[int, StepNumbers] = field(default_factory=dict)
+    steps: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Under the trainer's own names, and under ours where a name is understood."""
+    wall_times: Mapping[int, float] = field(default_factory=dict)
+    """Seconds since the epoch, of the steps of which the files say them."""
     trainer: str = ""
     """Whose names the metrics have; "" where nobody's are known."""
     description: Mapping[str, Any] = field(default_factory=dict)
@@ -53,13 +46,12 @@ class Beside:
         """In how many steps each key has a value."""
         return Counter(
             key
-            for step in self.steps.values()
-            for key, value in step.values.items()
+            for numbers in self.steps.values()
+            for key, value in numbers.items()
             if not math.isnan(value)
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Merger:
     """Joins the numbers of rollouts with those of metrics files.
 
@@ -69,43 +61,33 @@ class Merger:
     Evaluations are rarer than steps: where the files give any, all of their numbers are the files'.
     """
 
-    beside: Beside
-    owned: frozenset[str] = frozenset()
-    """Keys that the rollouts do not give."""
-    has_evaluations: bool = False
-    has_return: bool = False
-    """The files give the trainer's own return, which is preferred to one made up from parts."""
-
-    @classmethod
-    def of(cls, beside: Beside, num_steps_with_rollouts: int) -> Merger:
-        counts = beside.counts()
-        return cls(
-            beside=beside,
-            owned=frozenset(k for k, times in counts.items() if times >= num_steps_with_rollouts),
-            has_evaluations=any(key.startswith(EVALUATION) for key in counts),
-            has_return=counts[_RETURNS[0]] > 0,
-        )
+    def __init__(self, beside: Beside, num_steps_with_rollouts: int) -> None:
+        self._beside, counts = beside, beside.counts()
+        self._owned = {k for k, times in counts.items() if times >= num_steps_with_rollouts}
+        """Keys that the rollouts do not give."""
+        self._has_evaluations = any(key.startswith(EVALUATION) for key in counts)
+        self._has_return = counts[_RETURNS[0]] > 0
+        """The files give the trainer's own return, which is preferred to one made up from parts."""
 
     def digest(self, step: int, rows: str) -> str:
         """What tells whether a step changed: of its rows, and of its numbers if it has any."""
-        numbers = self.beside.steps.get(step)
-        if rows and self.has_evaluations:
+        numbers = self._beside.steps.get(step)
+        if rows and self._has_evaluations:
             rows = f"{rows} without evaluations"
         if numbers is None:
             return rows
-        values = sorted((key, repr(value)) for key, value in numbers.values.items())
-        text = json.dumps([rows, values, sorted(self.owned & numbers.values.keys())])
+        values = sorted((key, repr(value)) for key, value in numbers.items())
+        text = json.dumps([rows, values, sorted(self._owned & numbers.keys())])
         return hashlib.blake2b(text.encode(errors="replace"), digest_size=12).hexdigest()
 
     def metrics(self, counted: StepMetrics) -> list[StepMetrics]:
         """One step's numbers, those of an evaluation apart; `counted` are those of its rollouts."""
-        numbers = self.beside.steps.get(counted.step, StepNumbers(values={}))
-        values = without_reconstructed(counted.values) if self.has_return else counted.values
+        values = without_reconstructed(counted.values) if self._has_return else counted.values
         values = {key: value for key, value in values.items() if not self._is_owned(key)}
-        for key, value in numbers.values.items():
+        for key, value in self._beside.steps.get(counted.step, {}).items():
             if math.isnan(values.get(key, math.nan)):
                 values[key] = value
-        wall_time = counted.wall_time if numbers.wall_time is None else numbers.wall_time
+        wall_time = self._beside.wall_times.get(counted.step, counted.wall_time)
         phases = {"train": {}, "eval": {}}  # type: dict[str, dict[str, float]]
         for key, value in values.items():
             phases["eval" if key.startswith(EVALUATION) else "train"][key] = value
@@ -116,4 +98,4 @@ class Merger:
         ]
 
     def _is_owned(self, key: str) -> bool:
-        return self.has_evaluations if key.startswith(EVALUATION) else key in self.owned
+        return self._has_evaluations if key.startswith(EVALUATION) else key in self._owned

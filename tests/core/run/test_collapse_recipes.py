@@ -139,7 +139,7 @@ def _table(**changed: np.ndarray) -> MetricTable:
     for key in columns:
         if key.startswith("info/"):
             columns[key] = np.where(steps % 3 == 0, columns[key], np.nan)
-    return MetricTable(steps=steps, columns=columns, sources={}, kind="csv")
+    return MetricTable(steps=steps, columns=columns, sources={})
 
 
 def _then(before: float, after: float, at: int = 12) -> np.ndarray:

@@ -102,7 +102,7 @@ def test_one_share_for_one_template(root: Path, open_page: OpenPage) -> None:
     page = open_page("diagnosis", root, run="made")
     assert "Step 40: 58 % of the reasonings of the first turns share this template" in words(page)
     reader = open_run(root / "made")
-    opened = Opened(table=TableBuilder().build(kind="run"), reader=reader)
+    opened = Opened(table=TableBuilder().build(), reader=reader)
     late = opened.exemplars(["TEMPLATE_COLLAPSE"])
     assert (
         late.template == '58 % of the reasonings of the first turns share one template: "Go ___.".'

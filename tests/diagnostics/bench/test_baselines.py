@@ -22,7 +22,7 @@ def labelled(**columns: np.ndarray) -> LabelledRun:
     steps = np.arange(len(next(iter(named.values()))))
     return LabelledRun(
         name="x", label="", is_collapsed=True, counts=True, halved_step=None, onset_step=None,
-        recorded_stops={}, table=MetricTable(steps=steps, columns=named, sources={}, kind="csv"),
+        recorded_stops={}, table=MetricTable(steps=steps, columns=named, sources={}),
     )  # fmt: skip
 
 

@@ -37,7 +37,6 @@ def labelled(success: list[float], *, is_collapsed: bool = True) -> LabelledRun:
         steps=np.arange(1, len(success) + 1),
         columns={"rollout/success_rate": np.array(success)},
         sources={},
-        kind="csv",
     )
     return LabelledRun(
         name="../a run", label="", is_collapsed=is_collapsed, counts=True, halved_step=4,

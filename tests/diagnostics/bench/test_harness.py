@@ -99,15 +99,12 @@ def test_halving_for_good() -> None:
             steps=10 * np.arange(len(success)),
             columns={"eval/a/success_rate": np.array(success)},
             sources={},
-            kind="csv",
         )
 
     assert halved_for_good(table(0.1, 0.4, 0.1, 0.3, 0.1, 0.0)) == 40
     assert halved_for_good(table(0.4, 0.1, 0.3)) is None
     assert halved_for_good(table()) is None
-    assert (
-        halved_for_good(MetricTable(steps=np.arange(3), columns={}, sources={}, kind="x")) is None
-    )
+    assert halved_for_good(MetricTable(steps=np.arange(3), columns={}, sources={})) is None
 
 
 @pytest.mark.parametrize(

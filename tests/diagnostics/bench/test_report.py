@@ -24,7 +24,7 @@ def run(label: str, *, collapsed: bool, regime: Regime | None = None) -> Labelle
         name=label, label=label, is_collapsed=collapsed, counts=True,
         halved_step=70 if collapsed else None, onset_step=50 if collapsed else None,
         recorded_stops={}, regime=regime,
-        table=MetricTable(steps=np.arange(100), columns={}, sources={}, kind="made"),
+        table=MetricTable(steps=np.arange(100), columns={}, sources={}),
     )  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def test_a_rules_alarm_begins_when_it_is_raised_from_below() -> None:
         "rollout/action_valid_frac": np.where(bad, 0.3, 0.95),
         "eval/a/success_rate": np.where((steps >= 60) & (steps < 80), 0.05, 0.6),
     }
-    table = MetricTable(steps=steps, columns=columns, sources={}, kind="csv")
+    table = MetricTable(steps=steps, columns=columns, sources={})
     of = LabelledRun(
         name="x", label="format_collapse", is_collapsed=True, counts=True, halved_step=60,
         onset_step=40, recorded_stops={}, table=table,

@@ -15,7 +15,7 @@ def run(
     *, collapsed: bool, onset: int | None = None, halved: int | None = None, **more: Any
 ) -> LabelledRun:
     """100 steps from 0 on."""
-    table = MetricTable(steps=np.arange(100), columns={}, sources={}, kind="made")
+    table = MetricTable(steps=np.arange(100), columns={}, sources={})
     return LabelledRun(
         name="x", label="", is_collapsed=collapsed, counts=True, halved_step=halved,
         onset_step=onset, recorded_stops={}, table=table, **more,

@@ -22,7 +22,7 @@ SUCCESS, RETURN = "rollout/success_rate", "reward/return_mean"
 
 def judged(columns: Columns) -> Verdict:
     num_rows = len(next(iter(columns.values())))
-    return diagnose(MetricTable(steps=np.arange(num_rows), columns=columns, sources={}, kind="csv"))
+    return diagnose(MetricTable(steps=np.arange(num_rows), columns=columns, sources={}))
 
 
 def written(tmp_path: Path, columns: Columns, name: str = "log.csv") -> Path:

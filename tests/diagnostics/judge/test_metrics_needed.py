@@ -51,7 +51,7 @@ def test_every_metric_that_a_hint_maps_can_be_mapped() -> None:
 def table(**columns: float) -> MetricTable:
     steps = np.arange(40)
     values = {k.replace("__", "/", 1): v + 0.001 * (steps % 3) for k, v in columns.items()}
-    return MetricTable(steps=steps, columns=values, sources={}, kind="csv")
+    return MetricTable(steps=steps, columns=values, sources={})
 
 
 def test_what_is_missing_is_named_in_words_with_a_way_out() -> None:
@@ -75,7 +75,7 @@ def test_replies_without_marked_reasoning_are_called_replies() -> None:
     whole = {"text/dependence": lost, "text/retrieval_margin": lost}
     marked = {**whole, "text/closed_reasoning_frac": np.full(60, 0.9)}
     found = [
-        diagnose(MetricTable(steps=steps, columns=columns, sources={}, kind="csv"))
+        diagnose(MetricTable(steps=steps, columns=columns, sources={}))
         for columns in (whole, marked)
     ]
     assert [verdict.kinds for verdict in found] == [("TEMPLATE_COLLAPSE",)] * 2

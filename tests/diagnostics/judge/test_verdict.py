@@ -25,7 +25,7 @@ REQUIRED = {
 def table(**columns: np.ndarray) -> MetricTable:
     named = {key.replace("__", "/"): np.asarray(v, dtype=float) for key, v in columns.items()}
     size = len(next(iter(named.values())))
-    return MetricTable(steps=np.arange(size), columns=named, sources={}, kind="csv")
+    return MetricTable(steps=np.arange(size), columns=named, sources={})
 
 
 def test_a_collapse_in_words_and_json() -> None:
@@ -92,7 +92,7 @@ def test_three_columns_say_what_they_cannot_see() -> None:
         table(optim__lr=np.full(50, 1e-6)),
         table(policy__entropy=np.full(3, 0.5)),
         table(policy__entropy=np.full(50, np.nan)),
-        MetricTable(steps=np.arange(0), columns={}, sources={}, kind="csv"),
+        MetricTable(steps=np.arange(0), columns={}, sources={}),
     ],
 )
 def test_too_little_is_insufficient_evidence(source: MetricTable) -> None:
@@ -188,7 +188,6 @@ def test_a_shorter_run_gives_the_same_first_steps() -> None:
         steps=made.steps[:cut],
         columns={key: values[:cut] for key, values in made.columns.items()},
         sources={},
-        kind="csv",
     )
     found = diagnose(part)
     assert found.first_watch_step == whole.first_watch_step
@@ -199,7 +198,7 @@ def test_a_shorter_run_gives_the_same_first_steps() -> None:
 def test_stop_flags_of_the_source_are_no_input() -> None:
     made = make("format_collapse", 6).table
     flags = {**made.columns, "early_stopped/reward_variance_collapse": np.ones(made.num_rows)}
-    flagged = MetricTable(steps=made.steps, columns=flags, sources={}, kind="csv")
+    flagged = MetricTable(steps=made.steps, columns=flags, sources={})
     assert diagnose(flagged) == diagnose(made)
 
 

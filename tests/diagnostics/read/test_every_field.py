@@ -29,7 +29,7 @@ COLUMNS = ("columns", "raw")
 
 def whole(table: MetricTable) -> dict[str, Any]:
     values = {f.name: getattr(table, f.name) for f in dataclasses.fields(table)}
-    del values["path"], values["meaning"]  # of the meaning: test_run_meaning.py
+    del values["meaning"]  # test_run_meaning.py has it
     for name in COLUMNS:
         values[name] = {key: list(map(shown, column)) for key, column in values[name].items()}
     for name in ("sources", "caveats"):

@@ -99,7 +99,7 @@ def test_a_long_file_is_averaged_in_blocks(monkeypatch: pytest.MonkeyPatch) -> N
     builder = TableBuilder()
     for step in range(40):
         builder.add_row(step, {"reward": float(step)})
-    table = builder.build(kind="csv")
+    table = builder.build()
     assert table.num_rows <= 16
     assert table.steps[0] == 3
     assert table.columns["reward/return_mean"][0] == pytest.approx(1.5)  # mean of 0, 1, 2, 3

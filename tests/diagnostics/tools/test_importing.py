@@ -85,7 +85,7 @@ def test_a_file_that_is_neither_rollouts_nor_metrics_is_refused_once(tmp_path: P
     write_rollouts(tmp_path / "in", range(1, 3))
     (tmp_path / "in" / "other.csv").write_text("step,reward\n1,0.5\n2,0.5\n", encoding="utf-16-le")
     report = import_path(tmp_path / "in", tmp_path / "run")
-    counts = report.written.files.counts + report.left.refused.counts
+    counts = report.written.survey.refused_files.counts + report.refused.counts
     assert list(counts.values()) == [1]
     (sentence,) = report.sentences()
     assert sentence.startswith("refused other.csv: seems to be text in UTF-16LE: save the file as")
@@ -192,7 +192,7 @@ def test_rows_without_a_step_are_not_laid_beside_rollouts(tmp_path: Path) -> Non
     write_metrics(tmp_path / "in" / "history.jsonl", [{"reward": s, "loss": 1} for s in range(9)])
     report = import_path(tmp_path / "in", tmp_path / "run")
     assert report.metrics is None
-    assert report.left.refused.places == {
+    assert report.refused.places == {
         "no step is written, so its rows belong to no step": "history.jsonl"
     }
     assert sorted(numbers(tmp_path / "run")) == [1, 2]

@@ -114,16 +114,15 @@ def outcomes(name: str, count: int, seed: int) -> Iterator[tuple[str, str]]:
     rng = random.Random(f"{name} {seed}")
     for _ in range(count):
         with tempfile.TemporaryDirectory(prefix="echoscope-fuzz-") as place:
-            target, spool = Path(place) / "in", Path(place) / "spool"
+            target = Path(place) / "in"
             damage = damaged_folder(FIXTURES / name, target, rng)
-            spool.mkdir()
-            is_rollouts(target, spool)
+            is_rollouts(target)
             try:
                 report = import_run(target, Path(place) / "run", is_packing=False)
             except ImportingError as error:
                 yield damage, f"refused: {_sentence(str(error), target)}"
                 continue
-            reasons = [*report.rows.counts, *report.files.counts]
+            reasons = [*report.survey.refused_rows.counts, *report.survey.refused_files.counts]
             yield damage, "; ".join(sorted(map(_short, reasons))) or "all imported"
 
 

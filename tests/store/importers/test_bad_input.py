@@ -42,7 +42,7 @@ def replies(found: Imported) -> list[str]:
 def test_a_torn_last_line(rows: Rows) -> None:
     found = rows(chat("a"), json.dumps(chat("b")).encode()[:30].rstrip(b"\n"))
     assert replies(found) == ["a"]
-    assert sum(found.report.rows.counts.values()) == 1
+    assert sum(found.report.survey.refused_rows.counts.values()) == 1
 
 
 @pytest.mark.parametrize("name", ["pipe", "pipe.jsonl"])
@@ -52,7 +52,7 @@ def test_a_pipe_is_refused_and_nothing_waits_for_a_writer(tmp_path: Path, name: 
     refused = "is a pipe or a device, and no file; write its content to a file first"
     with pytest.raises(ImportingError, match=refused):
         import_run(pipe, tmp_path / "run")
-    assert look(pipe, tmp_path).problem == "is a pipe or a device, and no file"
+    assert look(pipe).problem == "is a pipe or a device, and no file"
     with pytest.raises(ImportingError, match=refused):
         import_run(Path("/dev/zero"), tmp_path / "run")
 
@@ -67,8 +67,13 @@ def test_a_pipe_beside_files_is_passed_over(tmp_path: Path) -> None:
 def test_lines_that_are_no_json(rows: Rows) -> None:
     found = rows(chat("a"), b"{oops}", b"\x00\x01", b"17", chat("b"))
     assert replies(found) == ["a", "b"]
-    assert found.report.rows.counts == {"not a JSON value": 2, "a row of no known format": 1}
-    assert found.report.rows.places["not a JSON value"].startswith("rows.jsonl, byte ")
+    assert found.report.survey.refused_rows.counts == {
+        "not a JSON value": 2,
+        "a row of no known format": 1,
+    }
+    assert found.report.survey.refused_rows.places["not a JSON value"].startswith(
+        "rows.jsonl, byte "
+    )
 
 
 def test_a_first_line_that_is_no_json(rows: Rows) -> None:
@@ -83,13 +88,15 @@ def test_a_document_that_is_cut_off(tmp_path: Path) -> None:
     (tmp_path / "in" / "cut.json").write_text(whole[: len(whole) // 2])
     report = import_run(tmp_path / "in", tmp_path / "run")
     assert replies(Imported(report)) == ["a", "b"]
-    assert report.files.places == {"no row can be read: not a JSON value": "cut.json"}
+    assert report.survey.refused_files.places == {
+        "no row can be read: not a JSON value": "cut.json"
+    }
 
 
 def test_bytes_that_are_not_utf8(rows: Rows) -> None:
     found = rows(json.dumps(chat("caf_")).encode().replace(b"_", b"\xe9"))
     assert replies(found) == ["caf\ufffd"]
-    assert found.report.num_unclean == 1
+    assert found.report.survey.num_unclean == 1
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
@@ -117,7 +124,7 @@ def test_deep_nesting(rows: Rows) -> None:
     half = json.dumps(chat("b")).encode()[:-1] + b', "x": ' + b"[" * 800 + b"]" * 800 + b"}"
     found = rows(deep, half, chat("a"))
     assert "a" in replies(found)
-    assert found.report.rows.counts["JSON nested too deeply"] == 1
+    assert found.report.survey.refused_rows.counts["JSON nested too deeply"] == 1
 
 
 def test_a_line_of_64_mb_takes_no_memory_of_that_size(tmp_path: Path) -> None:
@@ -148,8 +155,8 @@ def test_trainers_mixed_in_a_folder(tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("nothing")
     report = import_run(folder, tmp_path / "run")
     assert (report.trainer, report.num_kept) == ("verl", 6)
-    assert report.others == {"RAGEN evaluation JSONL": (3, "ragen-sokoban_20260414.jsonl")}
-    assert report.rows.total == 0, "files without rollouts are no loss"
+    assert report.survey.others == {"RAGEN evaluation JSONL": (3, "ragen-sokoban_20260414.jsonl")}
+    assert report.survey.refused_rows.total == 0, "files without rollouts are no loss"
 
 
 def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
@@ -165,7 +172,7 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
     (folder / "same.jsonl").symlink_to(folder / "own.jsonl")
     report = import_run(folder, tmp_path / "run")
     assert replies(Imported(report)) == ["own"]
-    assert report.files.counts == {"a link that leads out of the folder": 2}
+    assert report.survey.refused_files.counts == {"a link that leads out of the folder": 2}
 
 
 def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,8 +189,10 @@ def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         archive.writestr("bomb.jsonl", zeros * 40)
     report = import_run(folder, tmp_path / "run")
     assert replies(Imported(report)) == ["own"]
-    assert sorted(report.files.places.values()) == ["bomb.jsonl.zst"]
-    assert set(report.files.counts) == {"it unpacks to more than 0 GB; unpack it first"}
+    assert sorted(report.survey.refused_files.places.values()) == ["bomb.jsonl.zst"]
+    assert set(report.survey.refused_files.counts) == {
+        "it unpacks to more than 0 GB; unpack it first"
+    }
 
 
 @pytest.mark.parametrize("data", [b"PAR1 and nothing", b"PK\x03\x04 broken", b"\x1f\x8b\x08 no"])
@@ -192,7 +201,7 @@ def test_damaged_files(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "in" / "bad").write_bytes(data)
     (tmp_path / "in" / "good.jsonl").write_text(json.dumps(chat("a")) + "\n")
     report = import_run(tmp_path / "in", tmp_path / "run")
-    assert (report.num_kept, report.files.total) == (1, 1)
+    assert (report.num_kept, report.survey.refused_files.total) == (1, 1)
 
 
 def test_a_zip_file_with_a_damaged_name(tmp_path: Path) -> None:
@@ -220,8 +229,8 @@ def test_a_parquet_file_that_is_damaged_in_its_middle_is_refused_whole(tmp_path:
     (folder / "b.jsonl").write_text(json.dumps(chat("own")) + "\n")
     report = import_run(folder, tmp_path / "run")
     assert replies(Imported(report)) == ["own"]
-    assert report.files.total == 1
-    assert next(iter(report.files.counts)).startswith("the Parquet file is damaged")
+    assert report.survey.refused_files.total == 1
+    assert next(iter(report.survey.refused_files.counts)).startswith("the Parquet file is damaged")
 
 
 def test_packed_lines(tmp_path: Path) -> None:
@@ -277,7 +286,7 @@ def test_a_zip_file_of_several_files_is_to_be_unpacked_first(tmp_path: Path) -> 
 def test_steps_that_cannot_be(rows: Rows) -> None:
     found = rows(chat("a", step=2), chat("b", step=-1), chat("c", step=10**12), chat("d", step="x"))
     assert replies(found) == ["a"]
-    assert found.report.rows.total == 3
+    assert found.report.survey.refused_rows.total == 3
 
 
 ODD = (None, True, 0, -1.5, float("nan"), "", "text", [], [None], [[]], {}, {"role": 5}, [{}])
@@ -314,7 +323,12 @@ def test_odd_values_in_every_format(folder: str, tmp_path: Path) -> None:
     assert report.num_kept > 0
     # Events of one attempt are one row.
     least = 25 if folder == "agent_lightning" else 50
-    assert report.rows.total + report.num_kept + sum(n for n, _ in report.others.values()) > least
+    assert (
+        report.survey.refused_rows.total
+        + report.num_kept
+        + sum(n for n, _ in report.survey.others.values())
+        > least
+    )
 
 
 @pytest.mark.parametrize("encoding", ["UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE"])

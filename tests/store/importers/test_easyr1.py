@@ -37,7 +37,7 @@ def test_a_prompt_that_is_torn_hides_no_validation(tmp_path: Path) -> None:
     text = sample("a1") + sample("b1") + sample("a1") + sample("b1") + "[prompt] a"
     report, episodes = imported(tmp_path / "in", text)
     assert [step for step, _ in episodes] == [0, 0, 1, 1]
-    assert dict(report.rows.counts) == {"the sample is not written to its end": 1}
+    assert dict(report.survey.refused_rows.counts) == {"the sample is not written to its end": 1}
 
 
 def test_a_byte_order_mark_belongs_to_no_sample(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_prompts_that_never_come_again_are_one_step(tmp_path: Path) -> None:
 def test_a_sample_without_its_end_is_skipped(tmp_path: Path) -> None:
     report, episodes = imported(tmp_path / "in", sample("a", 0.5) + sample("b")[:-2])
     assert episodes == [(0, 0.5)]
-    assert dict(report.rows.counts) == {"the sample is not written to its end": 1}
+    assert dict(report.survey.refused_rows.counts) == {"the sample is not written to its end": 1}
 
 
 @pytest.mark.long
@@ -65,7 +65,7 @@ def test_a_sample_that_is_too_large_is_skipped_alone(tmp_path: Path) -> None:
     assert tracemalloc.get_traced_memory()[1] < 60 << 20
     tracemalloc.stop()
     assert episodes == [(0, 0.5), (0, 0.25)]
-    assert dict(report.rows.counts) == {"a sample of more than 4 MB": 1}
+    assert dict(report.survey.refused_rows.counts) == {"a sample of more than 4 MB": 1}
 
 
 def test_a_text_that_only_begins_so_is_no_log_of_generations(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ def expectation(name: str) -> list[dict[str, Any]]:
 def test_every_field_of_every_episode(fixture: Callable[[str], Imported], name: str) -> None:
     found = fixture(name)
     assert whole_records(found) == expectation(name)
-    assert not found.report.rows.counts, "no row of a fixture is left out"
-    assert not found.report.files.counts
-    assert not found.report.others
+    assert not found.report.survey.refused_rows.counts, "no row of a fixture is left out"
+    assert not found.report.survey.refused_files.counts
+    assert not found.report.survey.others
 
 
 def test_every_format_has_such_a_fixture() -> None:

@@ -211,8 +211,8 @@ def test_rows_without_steps_are_one_evaluation(rows: Rows, monkeypatch: pytest.M
     monkeypatch.setattr(surveying, "EVALUATION_BYTES", 7 * size)
     found = rows(*({"messages": [{"role": "assistant", "content": str(k)}]} for k in range(9)))
     assert [t.step for t in found.trajectories] == [0] * 7
-    assert found.report.is_evaluation
-    assert found.report.rows.total == 2
+    assert found.report.survey.is_evaluation
+    assert found.report.survey.refused_rows.total == 2
 
 
 def test_the_run_is_whole_and_says_that_it_was_imported(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def test_a_damaged_sample_is_left_out(tmp_path: Path) -> None:
     data[data.index(b"samples/add_epoch_1.json") + 200] ^= 0xFF
     (tmp_path / "log.eval").write_bytes(bytes(data))
     report = import_run(tmp_path / "log.eval", tmp_path / "run")
-    assert (report.num_kept, report.rows.total) == (3, 1)
-    assert next(iter(report.rows.counts)).startswith("the archive is damaged: ")
+    assert (report.num_kept, report.survey.refused_rows.total) == (3, 1)
+    assert next(iter(report.survey.refused_rows.counts)).startswith("the archive is damaged: ")
 
 
 def test_samples_that_are_too_large_or_too_deep_are_left_out(tmp_path: Path) -> None:
@@ -58,7 +58,10 @@ def test_samples_that_are_too_large_or_too_deep_are_left_out(tmp_path: Path) -> 
     )
     report = import_run(path, tmp_path / "run")
     assert [t.step for t in Imported(report).trajectories] == [7]
-    assert set(report.rows.counts) == {"a sample of more than 32 MB", "JSON nested too deeply"}
+    assert set(report.survey.refused_rows.counts) == {
+        "a sample of more than 32 MB",
+        "JSON nested too deeply",
+    }
 
 
 def test_an_archive_of_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,12 +96,17 @@ def test_odd_values_of_a_world_that_was_played_are_unknown_or_refused(tmp_path: 
     first, last = Imported(report).trajectories
     assert (first.env_seed, first.noise_seed, first.turns[0].actions) == (None, None, ())
     assert (last.env_seed, last.turns[0].reasoning, last.episode_return) == (12, "a", 0.5)
-    assert report.rows.total == 3
-    assert any("was not played to its end" in reason for reason in report.rows.counts)
+    assert report.survey.refused_rows.total == 3
+    assert any(
+        "was not played to its end" in reason for reason in report.survey.refused_rows.counts
+    )
 
 
 def test_a_sample_without_messages_leaves_the_rest_of_its_log(tmp_path: Path) -> None:
     log = {"version": 2, "eval": {"task": "t"}, "samples": [{"id": 0}, sample("a")]}
     (tmp_path / "log.json").write_text(json.dumps(log))
     report = import_run(tmp_path / "log.json", tmp_path / "run")
-    assert (report.num_kept, dict(report.rows.counts)) == (1, {"the sample has no messages": 1})
+    assert (report.num_kept, dict(report.survey.refused_rows.counts)) == (
+        1,
+        {"the sample has no messages": 1},
+    )

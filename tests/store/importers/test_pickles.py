@@ -290,7 +290,7 @@ def test_the_rest_of_the_folder_is_imported(tmp_path: Path) -> None:
         (tmp_path / "in" / f"bad{number}.pkl").write_bytes(data)
     report = import_run(tmp_path / "in", tmp_path / "run")
     assert report.num_kept == 1
-    assert report.files.total == 3
+    assert report.survey.refused_files.total == 3
     assert not marker.exists()
 
 

@@ -113,7 +113,7 @@ def test_a_trace_without_messages_is_left_out(tmp_path: Path) -> None:
     )
     report = import_run(file, tmp_path / "run")
     assert report.num_kept == 3
-    assert dict(report.rows.counts) == {"the trace has no messages": 1}
+    assert dict(report.survey.refused_rows.counts) == {"the trace has no messages": 1}
 
 
 def test_a_schema_that_sqlite_quotes_in_no_utf8_is_damage(tmp_path: Path) -> None:

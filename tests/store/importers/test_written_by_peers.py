@@ -83,7 +83,7 @@ def test_agent_lightning_events_of_several_rollouts_are_mixed(rows: Rows) -> Non
     assert fields["rewards"] == [{"value": 1.0}]
     assert fields["system"] == "Sys"
     assert fields["events"][0]["event_type"] == "tool_call"
-    assert found.report.rows.total == 1, "the line that is cut off"
+    assert found.report.survey.refused_rows.total == 1, "the line that is cut off"
 
 
 def test_agent_lightning_rewards_of_turns(rows: Rows) -> None:
