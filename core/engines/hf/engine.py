@@ -15,7 +15,7 @@ from echoscope.store.records import IntArray
 
 from ...config.engine import HfEngineConfig
 from ..base import Engine, Sample, SamplingParams, check_idle, checked_prompt
-from .continuous import ContinuousBatch, Request, TokenCounts
+from .continuous import ContinuousBatch, Request
 from .forward import CachedForward
 from .kv_cache import RowCache
 from .model import max_positions, runnable, weights_stamp
@@ -64,7 +64,6 @@ class HfEngine(Engine):
         """What is pending has met the cache."""
         self._most_pending = 0
         """Since the cache was empty: it has rows for so many."""
-        self.counts = TokenCounts()
         self._weights: tuple[Tensor, ...] = ()
         self._stamp = 0
         self._policy_version = policy_version
@@ -178,7 +177,6 @@ class HfEngine(Engine):
                 CachedForward(self._model, RowCache(device=device)),
                 reuse=self._config.reuse_cache,
                 policy_version=self._policy_version,
-                counts=self.counts,
             )
         elif len(requests) > self.max_rows:  # those with the most to reuse, before it is lost
             requests.sort(key=lambda each: -stored.match(each.prompt)[1])

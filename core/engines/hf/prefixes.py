@@ -73,10 +73,6 @@ class PrefillPlan:
     leader: list[int]
     first: RowCopies
     waves: list[Wave]
-    num_reused: int
-    """Prompt tokens taken from stored rows."""
-    num_shared: int
-    """Prompt tokens taken from another prompt of the same call."""
 
 
 def common_prefix(left: IntArray, right: IntArray) -> int:
@@ -149,8 +145,6 @@ def plan_prefill(
     matches = {prompt: index.match(prompts[prompt]) for prompt in distinct}
     matches = {prompt: (first_row + row, size) for prompt, (row, size) in matches.items()}
     rows, first = _place(range(first_row, first_row + len(prompts)), matches)
-    num_reused = sum(size for _, size in matches.values())
-
     depth = {prompt: size for prompt, (_, size) in matches.items()}
     waves: list[Wave] = []
     if share:
@@ -165,15 +159,7 @@ def plan_prefill(
         num_columns=max((len(prompts[i]) for i in followers), default=0),
     )
     waves.append(Wave(spans=last, copies=copies))
-    num_forwarded = sum(span.end - span.start for wave in waves for span in wave.spans)
-    return PrefillPlan(
-        rows=rows,
-        leader=leader,
-        first=first,
-        waves=waves,
-        num_reused=num_reused,
-        num_shared=sum(map(len, prompts)) - num_reused - num_forwarded,
-    )
+    return PrefillPlan(rows=rows, leader=leader, first=first, waves=waves)
 
 
 def _place(own_rows: range, matches: dict[int, tuple[int, int]]) -> tuple[list[int], RowCopies]:
