@@ -125,7 +125,6 @@ def plan_prefill(
     *,
     share: bool,
     first_row: int = 0,
-    min_shared: int = MIN_SHARED_TOKENS,
 ) -> PrefillPlan:
     """Plan the prefill of `prompts` into as many cache rows from `first_row` on.
 
@@ -133,7 +132,7 @@ def plan_prefill(
         stored: what every cache row from `first_row` on holds now; rows beyond those of the prompts
             may be read, not written.
         share: forward equal prompts once, and the beginning of all where that saves at least
-            `min_shared` tokens.
+            `MIN_SHARED_TOKENS`.
     """
     keys = [_sort_key(prompt) for prompt in prompts]
     leader = list(range(len(prompts)))
@@ -148,7 +147,7 @@ def plan_prefill(
     depth = {prompt: size for prompt, (_, size) in matches.items()}
     waves: list[Wave] = []
     if share:
-        waves = _shared_wave(prompts, distinct, depth, rows, min_shared)
+        waves = _shared_wave(prompts, distinct, depth, rows)
     last = [
         Span(prompt=i, row=rows[i], start=depth[i], end=len(prompts[i])) for i in sorted(distinct)
     ]
@@ -187,7 +186,6 @@ def _shared_wave(
     distinct: Sequence[int],
     depth: dict[int, int],
     rows: Sequence[int],
-    min_shared: int,
 ) -> list[Wave]:
     """Forward the beginning of all distinct prompts once, such as their system message.
 
@@ -201,7 +199,7 @@ def _shared_wave(
     if not short:
         return []
     lead, *others = sorted(short, key=lambda i: -depth[i])
-    if sum(common - depth[i] for i in others) < max(min_shared, 1):
+    if sum(common - depth[i] for i in others) < MIN_SHARED_TOKENS:
         return []
     span = Span(prompt=lead, row=rows[lead], start=depth[lead], end=common)
     copies = RowCopies(

@@ -419,7 +419,8 @@ def test_models_it_cannot_run_are_refused() -> None:
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_broken_weights_give_an_error_and_no_sample(poison: float) -> None:
     policy = make_model()
-    engine = HfEngine(policy, config=HfEngineConfig(), policy_version=6)
+    engine = engine_for(policy)
+    engine.sync_weights(Policy(model=policy, version=6))
     prompts = random_prompts([12, 3])
     params = SamplingParams(max_new_tokens=6)
     generate(engine, prompts, params, seeds=[0, 1])
