@@ -130,13 +130,16 @@ class Demonstration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Teaching:
-    """How demonstrations are made.
+class Lesson:
+    """One environment to demonstrate, how many episodes of it, and how.
 
     `careful`: probability of careful thinking per turn. `nonsense`: probability per turn of a reply
     that the world does not understand.
     """
 
+    group: EnvGroup
+    context: ContextConfig
+    episodes: int
     careful: float
     nonsense: float = 0.02
 
@@ -147,46 +150,42 @@ class Teaching:
 
 
 def demonstrate(
-    group: EnvGroup,
-    context: ContextConfig,
-    teaching: Teaching,
+    lesson: Lesson,
     *,
-    episodes: int,
     seed: int,
     all_tasks: bool = False,
     narrator_of: NarratorOf = plain_narrator,
 ) -> Iterator[Demonstration]:
     """Episodes of one environment, each with a task of its own. The same seed gives the same ones.
 
-    Tasks that are reserved for evaluation are left out unless `all_tasks`.
+    Args:
+        all_tasks: also play tasks that are reserved for evaluation.
+        narrator_of: writes the reasoning of an environment.
 
     Raises:
         EnvError: an unknown environment or parameter.
         SftError: the environment has no scripted expert.
     """
-    world = turns_of(group)
+    group, world = lesson.group, turns_of(lesson.group)
     is_reserving = not all_tasks and variety_of(world).is_enough
     narrator = narrator_of(group.env)
     try:
-        for episode in range(episodes):
+        for episode in range(lesson.episodes):
             rng = np.random.default_rng([seed, zlib.crc32(group.name.encode()), episode])
-            yield _episode(
-                group, world, context, teaching, rng, narrator, is_reserving=is_reserving
-            )
+            yield _episode(lesson, world, rng, narrator, is_reserving=is_reserving)
     finally:
         world.close()
 
 
 def _episode(
-    group: EnvGroup,
+    lesson: Lesson,
     world: TurnRunner,
-    context: ContextConfig,
-    teaching: Teaching,
     rng: np.random.Generator,
     narrator: Narrator,
     *,
     is_reserving: bool,
 ) -> Demonstration:
+    group, context = lesson.group, lesson.context
     env_seed, noise_seed, opening = _start(group, world, rng, is_reserving=is_reserving)
     observation = opening.observation
     env = world.env
@@ -203,11 +202,11 @@ def _episode(
     result = None
     while result is None or result.stop_reason is None:
         messages += messages_now
-        is_nonsense = bool(rng.random() < teaching.nonsense)
+        is_nonsense = bool(rng.random() < lesson.nonsense)
         reasoning, action = (
             _nonsense(narrator, rng, has_tools=has_tools)
             if is_nonsense
-            else _think(narrator, observation.text, env.solve(), env.guesses(), teaching, rng)
+            else _think(narrator, observation.text, env.solve(), env.guesses(), lesson.careful, rng)
         )
         messages.append(_reply(context, reasoning, action, train=not is_nonsense))
         result = world.step_turn([action], is_well_formed=True)
@@ -261,10 +260,10 @@ def _think(
     observation: str,
     plan: Sequence[str] | None,
     legal: Sequence[str],
-    teaching: Teaching,
+    careful: float,
     rng: np.random.Generator,
 ) -> tuple[str, str]:
-    is_careful = bool(rng.random() < teaching.careful)
+    is_careful = bool(rng.random() < careful)
     if is_careful and plan:
         name = type(narrator).__name__
         reply = call("narrator", name, narrator.careful, observation, plan, rng)

@@ -47,15 +47,13 @@ from ..rollout.chat import ChatFormat, check_vocabulary, load_tokenizer
 from .adapters import check_out
 from .demonstrations import (
     Demonstration,
+    Lesson,
     Row,
     SftError,
-    Teaching,
-    demonstrate,
     encode,
     read_jsonl,
     training_text,
 )
-from .narrators import NarratorOf, plain_narrator
 
 
 class SftConfig(FrozenModel):
@@ -207,16 +205,6 @@ BARE_CONTEXT = ContextConfig(system="", instructions=False, format_hint=False)
 """A user turn is the observation and nothing else."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
-    """One environment to demonstrate, and how many episodes of it."""
-
-    group: EnvGroup
-    context: ContextConfig
-    episodes: int
-    teaching: Teaching
-
-
 def plan_lessons(
     targets: Sequence[str],
     *,
@@ -245,8 +233,15 @@ def plan_lessons(
         share = episodes * seen // total - given
         given += share
         of_env = careful_by_tag.get(group.env, careful)
-        teaching = Teaching(careful=careful_by_tag.get(group.name, of_env), nonsense=nonsense)
-        lessons.append(Lesson(group=group, context=context, episodes=share, teaching=teaching))
+        lessons.append(
+            Lesson(
+                group=group,
+                context=context,
+                episodes=share,
+                careful=careful_by_tag.get(group.name, of_env),
+                nonsense=nonsense,
+            )
+        )
     return lessons
 
 
@@ -261,34 +256,6 @@ def _groups_of(target: str) -> list[tuple[EnvGroup, ContextConfig]]:
         names = [*recipe_names(), *registry.known_ids()]
         raise ConfigError(f"no recipe or environment {target!r}{did_you_mean(target, names)}")
     return [(group, config.context) for group in config.envs.train]
-
-
-def teach(
-    lessons: Sequence[Lesson],
-    *,
-    seed: int,
-    all_tasks: bool = False,
-    narrator_of: NarratorOf = plain_narrator,
-) -> list[Demonstration]:
-    """All episodes of all lessons, in order. The same seed gives the same ones.
-
-    Args:
-        all_tasks: also play tasks that are reserved for evaluation.
-        narrator_of: writes the reasoning of an environment.
-    """
-    return [
-        episode
-        for lesson in lessons
-        for episode in demonstrate(
-            lesson.group,
-            lesson.context,
-            lesson.teaching,
-            episodes=lesson.episodes,
-            seed=seed,
-            all_tasks=all_tasks,
-            narrator_of=narrator_of,
-        )
-    ]
 
 
 def warm_start(
