@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, astuple, dataclass, field
@@ -37,7 +37,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from echoscope.store.reader import RunReader
-from echoscope.store.records import Alarm, DiagnosticRecord, FloatArray, RolloutBatch, Trajectory
+from echoscope.store.records import Alarm, DiagnosticRecord, FloatArray, RolloutBatch
 
 from .config import AlarmConfig, DiagnosticsConfig
 from .judge.advice.situation import Situation
@@ -58,11 +58,11 @@ from .measure.information.pairs import FAMILIES, Decode
 from .measure.information.step import (
     SEED,
     Plan,
-    StepInformation,
     measure_information,
     num_tokens,
     plan_information,
 )
+from .measure.rates import mean_of_arrays
 from .measure.rewards import reward_metrics
 from .measure.text.measures import text_metrics
 from .measure.text.report import METRICS, TextReport
@@ -299,7 +299,7 @@ class Monitor:
         )
         out.values |= step_information.metrics()
         out.records.append(step_information.record(now.step))
-        out.information |= _token_information(step_information, trajectories)
+        out.information |= step_information.by_token(trajectories)
         self._ragen = dict(step_information.ragen)
         new = [problem for problem in step_information.problems if problem not in self._said]
         self._said |= dict.fromkeys(new, "")
@@ -445,11 +445,7 @@ def _rewards(rollouts: RolloutBatch) -> dict[str, float]:
         for turn in trajectory.turns
         if turn.logprobs is not None
     ]
-    num_tokens = sum(len(row) for row in rows)
-    total = sum(float(row.sum(dtype=np.float64)) for row in rows)
-    return reward_metrics(rollouts) | {
-        "policy/success_logprob": total / num_tokens if num_tokens else math.nan
-    }
+    return reward_metrics(rollouts) | {"policy/success_logprob": mean_of_arrays(rows)}
 
 
 def _no_information() -> dict[str, float]:
@@ -458,16 +454,6 @@ def _no_information() -> dict[str, float]:
     for family in FAMILIES:
         out |= estimate(CrossScores(family=family)).metrics()
     return dict.fromkeys(out, math.nan)
-
-
-def _token_information(
-    information: StepInformation, trajectories: Sequence[Trajectory]
-) -> dict[str, tuple[FloatArray, ...]]:
-    return {
-        trajectory.id: tokens
-        for trajectory in trajectories
-        if (tokens := information.token_information(trajectory)) is not None
-    }
 
 
 def _shown(report: TextReport) -> dict[str, tuple[str, ...]]:

@@ -134,7 +134,7 @@ def credit_rewards(
     earlier turn that has some, else to the first that has. All zero if no turn has any.
     """
     credited = np.zeros(trajectory.num_turns)
-    sampled = [turn.index for turn in trajectory.turns if _num_sampled(turn)]
+    sampled = [turn.index for turn in trajectory.turns if turn.num_sampled_tokens]
     if not sampled:
         return credited
     if credit == "trajectory":
@@ -165,8 +165,8 @@ def pack(
         default_temperature: of turns that do not record the temperature they were sampled at.
 
     Raises:
-        ValueError: a turn without token ids or log-probs (imported text cannot train), rewards that
-            do not fit the turns or fall on a turn without tokens.
+        ValueError: a turn without token ids or log-probs (imported text cannot train), or one that
+            was sampled greedily or from an empty prompt.
     """
     rows: list[_Row] = []
     for index, (trajectory, rewards_K) in enumerate(zip(trajectories, rewards, strict=True)):
@@ -228,39 +228,22 @@ def minibatches(batch: TokenBatch, num_parts: int) -> list[tuple[TokenBatch, Ten
 
 def scatter_to_turns(
     batch: TokenBatch, values_BT: Tensor, trajectories: Sequence[Trajectory]
-) -> list[tuple[FloatArray, ...] | None]:
+) -> list[tuple[FloatArray, ...]]:
     """Per-token values of a batch, given back to the turns they belong to.
 
     Args:
-        batch: as packed from these very `trajectories` (any rows of it).
+        batch: as packed from these very `trajectories`.
         values_BT: (B, T), read on sampled tokens only.
 
     Returns:
-        For each trajectory one array (Lr,) per turn; None if it has sampled tokens and the batch
-        holds none of its rows.
-
-    Raises:
-        ValueError: the batch holds only some of a trajectory's rows.
+        For each trajectory one array (Lr,) per turn.
     """
-    chunks: dict[int, list[FloatArray]] = {}
-    values = values_BT.detach().to("cpu", torch.float32)
-    loss_mask = batch.loss_mask.cpu()
-    for row, index in enumerate(batch.trajectory_index.tolist()):
-        chunks.setdefault(index, []).append(values[row][loss_mask[row]].numpy())
-    out: list[tuple[FloatArray, ...] | None] = []
-    for index, trajectory in enumerate(trajectories):
-        if index not in chunks and trajectory.num_sampled_tokens:
-            out.append(None)
-            continue
-        flat = np.concatenate([np.zeros(0, np.float32), *chunks.get(index, [])])
-        if len(flat) != trajectory.num_sampled_tokens:
-            raise ValueError(
-                f"the batch holds {len(flat)} of the {trajectory.num_sampled_tokens} sampled "
-                f"tokens of {trajectory.id}; whole trajectories are needed"
-            )
-        ends = np.cumsum([_num_sampled(turn) for turn in trajectory.turns])
-        out.append(tuple(np.split(flat, ends[:-1])) if len(ends) else ())
-    return out
+    flat = values_BT.detach().to("cpu", torch.float32)[batch.loss_mask.cpu()].numpy()
+    sizes = [[turn.num_sampled_tokens for turn in trajectory.turns] for trajectory in trajectories]
+    ends = np.cumsum([size for of_turns in sizes for size in of_turns], dtype=np.int64)
+    assert len(flat) == ends[-1:].sum()
+    parts = iter(np.split(flat, ends))
+    return [tuple(next(parts) for _ in of_turns) for of_turns in sizes]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -305,20 +288,12 @@ class _Row:
         self.support_sizes += [0] * size if turn.support is None else turn.support.sizes.tolist()
 
 
-def _num_sampled(turn: Turn) -> int:
-    return 0 if turn.response_tokens is None else len(turn.response_tokens)
-
-
 def _rows_of(
     trajectory: Trajectory,
     index: int,
     rewards_K: NDArray[np.floating],
     default_temperature: float,
 ) -> Iterator[_Row]:
-    if len(rewards_K) != trajectory.num_turns:
-        raise ValueError(
-            f"{trajectory.id} has {trajectory.num_turns} turns, but {len(rewards_K)} rewards"
-        )
     row: _Row | None = None
     for turn, reward in zip(trajectory.turns, rewards_K.tolist(), strict=True):
         if turn.prompt_tokens is None or turn.response_tokens is None or turn.logprobs is None:
@@ -332,11 +307,6 @@ def _rows_of(
                 "greedy samples have no probability, so they cannot train"
             )
         if not len(turn.response_tokens):
-            if reward:
-                raise ValueError(
-                    f"turn {turn.index} of {trajectory.id} has the reward {reward}, but no sampled "
-                    "token to carry it; see credit_rewards"
-                )
             continue
         prompt = turn.prompt_tokens.tolist()
         if not prompt:

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from echoscope.diagnostics.measure.rates import mean_of_arrays
 from echoscope.store.records import (
-    FloatArray,
     RolloutBatch,
     StopReason,
     Trajectory,
@@ -101,12 +101,6 @@ def _turn_metrics(turns: list[Turn]) -> dict[str, float]:
     }
 
 
-def mean_of_arrays(arrays: list[FloatArray]) -> float:
-    """Mean over all entries of all arrays, in float64."""
-    total = sum(len(array) for array in arrays)
-    return sum(float(a.sum(dtype=np.float64)) for a in arrays) / total if total else math.nan
-
-
 def staleness_metrics(batch: RolloutBatch, version: int) -> dict[str, float]:
     """`rollout/staleness_*`: updates of the policy that the weights behind each turn lack.
 
@@ -117,7 +111,7 @@ def staleness_metrics(batch: RolloutBatch, version: int) -> dict[str, float]:
         float(version - (turn.policy_version or 0))
         for trajectory in batch.trajectories
         for turn in trajectory.turns
-        if turn.response_tokens is not None and len(turn.response_tokens)
+        if turn.num_sampled_tokens
     ]
     return {
         "rollout/staleness_mean": mean(lags),

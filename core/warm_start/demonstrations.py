@@ -36,7 +36,7 @@ from echoscope.text.user_code import UserCodeError, call
 
 from ..config.context import ContextConfig
 from ..rollout.chat import ChatFormat
-from ..rollout.context import Conversation, format_hint
+from ..rollout.context import Conversation, turn_messages
 from .narrators import Narrator, NarratorOf, plain_narrator
 
 
@@ -195,9 +195,14 @@ def _episode(
     messages = [DemoMessage(role="system", content=context.system)] if context.system else []
     instructions = opening.instructions if context.instructions else ""
     head = f"{instructions}\n\n" if instructions else ""
-    messages_now = messages_shown(
-        context, observation, None, tools=has_tools, is_one_action=group.is_one_action
-    )
+
+    def shown(seen: Observation, last_reward: float | None) -> list[DemoMessage]:
+        messages = turn_messages(
+            context, seen, last_reward, has_tools=has_tools, is_one_action=group.is_one_action
+        )
+        return [DemoMessage(role=m.role, content=m.content, name=m.name) for m in messages]
+
+    messages_now = shown(observation, None)
     messages_now[-1] = replace(messages_now[-1], content=head + messages_now[-1].content)
     result = None
     while result is None or result.stop_reason is None:
@@ -213,9 +218,7 @@ def _episode(
         if result.error is not None:
             raise SftError(f"{group.env} failed at task {env_seed}: {result.error}")
         observation = result.observation
-        messages_now = messages_shown(
-            context, observation, result.reward, tools=has_tools, is_one_action=group.is_one_action
-        )
+        messages_now = shown(observation, result.reward)
     return Demonstration(
         env=group.env,
         params=group.params,
@@ -285,27 +288,6 @@ def _nonsense(narrator: Narrator, rng: np.random.Generator, *, has_tools: bool) 
     word = _NONSENSE[int(rng.integers(len(_NONSENSE)))]
     action = f"no_{word} {{}}" if has_tools else word  # a call of a tool that is not there
     return _careless(narrator, action, rng), action
-
-
-def messages_shown(
-    context: ContextConfig,
-    observation: Observation,
-    last_reward: float | None,
-    *,
-    tools: bool,
-    is_one_action: bool,
-) -> list[DemoMessage]:
-    """What a turn shows, as `Conversation` puts it together in a rollout."""
-    messages = list(observation.messages) or [Message(role="user", content=observation.text)]
-    turn_messages = [DemoMessage(role=m.role, content=m.content, name=m.name) for m in messages]
-    if context.show_reward and last_reward is not None:
-        text = f"Reward: {last_reward:g}\n{turn_messages[0].content}"
-        turn_messages[0] = replace(turn_messages[0], content=text)
-    if context.format_hint and turn_messages[-1].role == "user":
-        hint = format_hint(context, has_tools=tools, is_one_action=is_one_action)
-        text = f"{turn_messages[-1].content}\n{hint}"
-        turn_messages[-1] = replace(turn_messages[-1], content=text)
-    return turn_messages
 
 
 def encode(

@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from peft import PeftModel
 from pydantic import Field
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from echoscope.diagnostics.config import FrozenModel
@@ -154,14 +154,12 @@ def batch_indices(iteration: int, num_rows: int, config: SftConfig) -> list[int]
 
 def batch_loss(model: PreTrainedModel | PeftModel, rows: Sequence[Row]) -> tuple[Tensor, float]:
     """(weighted sum of -log p, sum of the weights) over the rows; scalar tensor and number."""
-    lengths = [len(row.tokens) for row in rows]
-    tokens = torch.zeros(len(rows), max(lengths), dtype=torch.int64)  # (B, T)
-    weights = torch.zeros(len(rows), max(lengths))  # (B, T)
-    for index, row in enumerate(rows):
-        tokens[index, : lengths[index]] = torch.from_numpy(row.tokens.astype(np.int64))
-        weights[index, : lengths[index]] = torch.from_numpy(row.weights.copy())
+    tokens, weights = (  # (B, T) each
+        pad_sequence([torch.tensor(values) for values in column], batch_first=True)
+        for column in ([row.tokens for row in rows], [row.weights for row in rows])
+    )
     device = next(model.parameters()).device
-    tokens, weights = tokens.to(device), weights[:, 1:].to(device)
+    tokens, weights = tokens.long().to(device), weights[:, 1:].to(device)
     # Rows are padded on the right, so causality alone keeps padding out.
     logits = model(input_ids=tokens[:, :-1], use_cache=False).logits.float()
     losses = torch.nn.functional.cross_entropy(

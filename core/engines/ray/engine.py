@@ -47,16 +47,6 @@ _AS_INTEGERS = {torch.bfloat16: torch.int16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What an engine has to say after a call."""
-
-    samples: list[tuple[int, Sample]]
-    """With the keys of their requests."""
-    news: list[str]
-    """Sentences for people."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
     """A model without what the optimizer moves."""
 
@@ -177,8 +167,14 @@ class EngineActor:
                 model, folder, config=vllm, positions=self._positions, report=self._news.append
             )
 
-    def work(self, requests: Sequence[Request], slice_s: float) -> Answer:
-        """Take in requests, and sample until one finishes, or for about so long."""
+    def work(
+        self, requests: Sequence[Request], slice_s: float
+    ) -> tuple[list[tuple[int, Sample]], list[str]]:
+        """Take in requests, and sample until one finishes, or for about so long.
+
+        Returns:
+            samples with the keys of their requests, and sentences for people.
+        """
         engine = self._running()
         started = time.perf_counter()
         for key, prompt, params, seed in requests:
@@ -187,7 +183,7 @@ class EngineActor:
         while engine.num_pending and not samples and time.perf_counter() - started < slice_s:
             samples = engine.advance(max_wait_s=slice_s)
         news, self._news[:] = list(self._news), []
-        return Answer(samples=samples, news=news)
+        return samples, news
 
     def cancel(self) -> None:
         self._running().cancel()
@@ -344,11 +340,11 @@ class RayEngine(Engine):
                 raise _lost(f"no answer within {ANSWER_TIMEOUT_S:g} s")
             return []
         call, self._call = self._call, None
-        answer: Answer = self._got(call)
-        for sentence in answer.news:
+        samples, news = self._got(call)
+        for sentence in news:
             self._fleet.report(sentence)
-        self._pending -= {key for key, _ in answer.samples}
-        return [(key, _held_here(sample)) for key, sample in answer.samples]
+        self._pending -= {key for key, _ in samples}
+        return [(key, _held_here(sample)) for key, sample in samples]
 
     def cancel(self) -> None:
         if self._pending or self._call is not None:

@@ -43,7 +43,7 @@ def _until_closed(ranks: Ranks) -> None:
             learner = begun(ranks, **arguments)
         elif name in ("annotate", "update", "break_down", "score", "save"):
             with contextlib.suppress(GradientMemoryError):  # every rank finds it; rank 0 tells
-                getattr(learner, name)(**arguments)
+                getattr(learner, name)(*arguments)
         else:
             raise ValueError(f"rank 0 asked for {name!r}")
 

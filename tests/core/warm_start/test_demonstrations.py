@@ -18,7 +18,7 @@ from tokenizers import pre_tokenizers
 from echoscope.core.config.context import ContextConfig
 from echoscope.core.pretrained.policy_assets import train_tokenizer
 from echoscope.core.rollout.chat import ChatFormat
-from echoscope.core.rollout.context import Conversation
+from echoscope.core.rollout.context import Conversation, turn_messages
 from echoscope.core.warm_start.demonstrations import (
     DEMONSTRATION_SEED_CODE,
     DemoMessage,
@@ -27,7 +27,6 @@ from echoscope.core.warm_start.demonstrations import (
     SftError,
     demonstrate,
     encode,
-    messages_shown,
     read_jsonl,
     training_text,
     write_jsonl,
@@ -35,7 +34,7 @@ from echoscope.core.warm_start.demonstrations import (
 from echoscope.core.warm_start.narrators import load_narrators
 from echoscope.core.warm_start.run import BARE_CONTEXT
 from echoscope.envs import registry
-from echoscope.envs.base import Observation
+from echoscope.envs.base import Message, Observation
 from echoscope.envs.reserving import is_reserved
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.worlds.grid.frozen_lake import FrozenLake
@@ -194,8 +193,8 @@ def test_the_user_text_shows_what_is_configured() -> None:
     context = ContextConfig(show_reward=True, format_hint=False)
     seen = Observation(text="Here.")
     for reward, text in ((0.5, "Reward: 0.5\nHere."), (None, "Here.")):
-        shown = messages_shown(context, seen, reward, tools=False, is_one_action=False)
-        assert shown == [DemoMessage(role="user", content=text)]
+        shown = turn_messages(context, seen, reward, has_tools=False, is_one_action=False)
+        assert shown == [Message(role="user", content=text)]
 
 
 def test_without_reasoning_a_reply_is_the_answer_alone() -> None:
