@@ -95,12 +95,7 @@ class Conversation:
         Args:
             observation: one user message as text, or what may hold several messages.
             last_reward: reward of the turn before, None at the first.
-
-        Raises:
-            ValueError: the turn before has no response yet.
         """
-        if len(self._users) != len(self._responses):
-            raise ValueError(f"turn {len(self._responses)} has no response yet")
         seen = Observation(text=observation) if isinstance(observation, str) else observation
         turn = len(self._responses)
         self._users.append(self._first(seen) if turn == 0 else self._later(seen, last_reward))
@@ -126,12 +121,7 @@ class Conversation:
 
         Args:
             tokens: (Lr,) with its stop token, if it has one.
-
-        Raises:
-            ValueError: there is no prompt that waits for a response.
         """
-        if len(self._users) != len(self._responses) + 1:
-            raise ValueError("there is no prompt that waits for a response")
         self._responses.append(tokens)
         text, ends = self._chat.decode_response(tokens)
         parsed = parse_response(

@@ -165,8 +165,7 @@ def pack(
         default_temperature: of turns that do not record the temperature they were sampled at.
 
     Raises:
-        ValueError: a turn without token ids or log-probs (imported text cannot train), or one that
-            was sampled greedily or from an empty prompt.
+        ValueError: a turn without token ids or log-probs (imported text cannot train).
     """
     rows: list[_Row] = []
     for index, (trajectory, rewards_K) in enumerate(zip(trajectories, rewards, strict=True)):
@@ -301,18 +300,9 @@ def _rows_of(
                 f"turn {turn.index} of {trajectory.id} has no sampled token ids and log-probs; "
                 "only rollouts that were stored with their tokens can train"
             )
-        if turn.temperature == 0:
-            raise ValueError(
-                f"turn {turn.index} of {trajectory.id} was sampled greedily, at temperature 0: "
-                "greedy samples have no probability, so they cannot train"
-            )
         if not len(turn.response_tokens):
             continue
         prompt = turn.prompt_tokens.tolist()
-        if not prompt:
-            raise ValueError(
-                f"turn {turn.index} of {trajectory.id} was sampled from an empty prompt"
-            )
         if row is None or prompt[: row.length] != row.tokens:
             if row is not None:
                 yield row

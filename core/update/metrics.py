@@ -162,20 +162,9 @@ _PER_TOKEN = {
     "return": "critic/return_mean",
 }
 _LOSSES = ("policy", "kl", "entropy", "value")
+_OF_EVERY_STEP = ("ratio", "clip_low", "clip_high", "clip_dual", "approx_kl", "entropy")
 _ALWAYS = dict.fromkeys(
-    (
-        "num_tokens",
-        "ratio",
-        "clip_low",
-        "clip_high",
-        "clip_dual",
-        "approx_kl",
-        "entropy",
-        "advantage",
-        "advantage_squared",
-        "loss_policy",
-    ),
-    0.0,
+    (*_OF_EVERY_STEP, "num_tokens", "advantage", "advantage_squared", "loss_policy"), 0.0
 )
 
 

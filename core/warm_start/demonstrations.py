@@ -23,7 +23,7 @@ from echoscope.envs.reserving import MAX_DRAWS, gave_up, may_play, variety_of
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.runner import TurnRunner
 from echoscope.envs.turns.turn import Opening
-from echoscope.store.records import FloatArray, IntArray, read_only
+from echoscope.store.records import FloatArray, IntArray
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN
 from echoscope.text.tool_calls import (
     call_action,
@@ -50,12 +50,6 @@ class Row:
 
     tokens: IntArray  # (L,)
     weights: FloatArray  # (L,)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tokens", read_only(self.tokens, np.int32))
-        object.__setattr__(self, "weights", read_only(self.weights, np.float32))
-        if len(self.tokens) != len(self.weights):
-            raise ValueError(f"{len(self.tokens)} tokens with {len(self.weights)} weights")
 
 
 DEMONSTRATION_SEED_CODE = 3

@@ -159,15 +159,6 @@ def test_drop_oldest_cannot_drop_the_present_turn(chat):
     assert "a frozen lake and more" in shown(chat, prompt)
 
 
-def test_prompts_and_responses_alternate(chat):
-    conversation = Conversation(chat, ContextConfig(**BARE))
-    with pytest.raises(ValueError, match="no prompt that waits"):
-        conversation.respond(chat.encode_response(REPLY))
-    conversation.prompt("S1")
-    with pytest.raises(ValueError, match="turn 0 has no response yet"):
-        conversation.prompt("S2")
-
-
 def test_reasoning_off_needs_a_template_that_leaves_it_off(chatml_tokenizer):
     chatml_tokenizer.chat_template = chatml_tokenizer.chat_template.replace(
         "assistant\n' -", "assistant\n<think>' -"

@@ -140,7 +140,6 @@ def test_minibatches_are_balanced_by_sampled_tokens_and_not_by_rows():
             "no sampled",
         ),
         (turn([1], [2], logprobs=None), [0], "no sampled token ids and log-probs"),
-        (turn([], [2]), [0], "empty prompt"),
     ],
 )
 def test_what_cannot_train_is_refused(played, rewards, message):
@@ -164,11 +163,6 @@ def test_temperature_and_support_stand_with_the_tokens():
     assert swapped.tokens.tolist() == [5, 6, 5, 5, 6, 5]
     assert packed(whole).supports is None
     assert packed(whole).temperatures is None
-
-
-def test_greedy_samples_have_no_probability_and_cannot_train():
-    with pytest.raises(ValueError, match="sampled greedily"):
-        packed(trajectory(turn([1], [2], temperature=0.0)))
 
 
 def test_padding_takes_the_given_id_and_only_there():

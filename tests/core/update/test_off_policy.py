@@ -349,13 +349,6 @@ def test_a_step_with_one_update_needs_no_log_probs_from_before_it(case: Case) ->
         assert float(found.metrics["ratio"]) == float(found.metrics["num_tokens"])
 
 
-def test_a_part_of_a_trajectory_has_no_weight_of_its_own() -> None:
-    batch = make_batch([[False, True], [False, True]], [0, 0])
-    with pytest.raises(ValueError, match="call annotate on the step first"):
-        loss_of(torch.zeros(2, 2).double(), batch, ClipLossConfig(), by_sequence(TIS))
-    loss_of(torch.zeros(2, 2).double(), batch, ClipLossConfig(), TIS)  # tokens need no other rows
-
-
 # -- settings ------------------------------------------------------------------------------------
 
 
