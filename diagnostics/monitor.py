@@ -65,7 +65,7 @@ from .measure.information.step import (
 from .measure.rates import mean_of_arrays
 from .measure.rewards import reward_metrics
 from .measure.text.measures import text_metrics
-from .measure.text.report import METRICS, TextReport
+from .measure.text.report import METRICS
 from .read.sources import FINDINGS, Opened
 from .read.table import table_of_run
 
@@ -181,7 +181,7 @@ class Monitor:
         now = _Step(step=step, rollouts=rollouts, config=config, tools=instruments, out=out)
         with self._guarded(step, "rewards", out):
             out.values |= _rewards(rollouts)
-        if _is_due(step, config.text.every):
+        if config.text.every and (step - 1) % config.text.every == 0:
             out.values |= {f"text/{name}": math.nan for name in METRICS}
             with self._guarded(step, "text", out):
                 self._measure_text(step, rollouts, out)
@@ -262,7 +262,10 @@ class Monitor:
         report = text_metrics(rollouts, rng)
         out.values |= report.metrics()
         out.records.append(report.record(step))
-        self._exhibits = _shown(report)
+        self._exhibits = {
+            name: tuple(dict.fromkeys(exemplar.trajectory_id for exemplar in of_kind))
+            for name, of_kind in report.exemplars.items()
+        }
 
     def _measure_information(self, now: _Step, *, is_urgent: bool) -> None:
         """Raises PutOffError where the budget cannot pay for it."""
@@ -420,10 +423,6 @@ class Monitor:
         return tuple(dict.fromkeys(ids))
 
 
-def _is_due(step: int, every: int) -> bool:
-    return every > 0 and (step - 1) % every == 0
-
-
 def _num_tokens(rollouts: RolloutBatch) -> int:
     """Tokens of the longest prompt and its reply of each trajectory, about its rows' length."""
     total = 0
@@ -454,10 +453,3 @@ def _no_information() -> dict[str, float]:
     for family in FAMILIES:
         out |= estimate(CrossScores(family=family)).metrics()
     return dict.fromkeys(out, math.nan)
-
-
-def _shown(report: TextReport) -> dict[str, tuple[str, ...]]:
-    return {
-        name: tuple(dict.fromkeys(exemplar.trajectory_id for exemplar in of_kind))
-        for name, of_kind in report.exemplars.items()
-    }

@@ -146,8 +146,8 @@ class VllmEngine(ServerEngine):
         shared: `policy_version`, `report`, `files` and `transfers` of `ServerEngine`.
 
     Raises:
-        VllmMissingError: the server's Python has no vLLM of the right version.
-        ConfigError: a model that vLLM cannot run here.
+        ConfigError: the server's Python has no vLLM of the right version, or vLLM cannot run the
+            model here.
         EngineError: the server does not start, or takes no weights.
     """
 
@@ -235,7 +235,7 @@ def server_of(
     """A server for a model of that shape. Whoever asks for it ends it.
 
     Raises:
-        VllmMissingError, ConfigError, EngineError: as `VllmEngine`.
+        ConfigError, EngineError: as `VllmEngine`.
     """
     python = config.python or sys.executable
     require_vllm(python)
