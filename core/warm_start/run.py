@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from peft import PeftModel
 from pydantic import Field
 from torch import Tensor
@@ -141,14 +140,13 @@ def learning_rate(iteration: int, config: SftConfig) -> float:
 
 def batch_indices(iteration: int, num_rows: int, config: SftConfig) -> list[int]:
     """Rows of an iteration: every pass visits each row once, in an order of its own."""
-    first = iteration * config.batch_episodes
-    orders: dict[int, NDArray[np.int64]] = {}
-    picked = []
-    for position in range(first, first + config.batch_episodes):
-        epoch, offset = divmod(position, num_rows)
-        if epoch not in orders:
-            orders[epoch] = np.random.default_rng([config.seed, epoch]).permutation(num_rows)
-        picked.append(int(orders[epoch][offset]))
+    epoch, offset = divmod(iteration * config.batch_episodes, num_rows)
+    end = offset + config.batch_episodes
+    orders = [
+        np.random.default_rng([config.seed, epoch + later]).permutation(num_rows)
+        for later in range(-(-end // num_rows))
+    ]
+    picked: list[int] = np.concatenate(orders)[offset:end].tolist()
     return picked
 
 
