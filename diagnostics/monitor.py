@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, astuple, dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -69,6 +69,9 @@ from .measure.text.report import METRICS
 from .read.sources import FINDINGS, Opened
 from .read.table import table_of_run
 
+if TYPE_CHECKING:
+    from .measure.gradients import GradientReport
+
 TRAINING_PASSES = 8.0
 """Passes through the model that a step of training is worth per token of its rollouts: forward and
 backward of the update with its annotation are 4, and generating takes about as long again."""
@@ -84,14 +87,6 @@ INFORMATION_SHARE = 0.65
 INFORMATION, GRADIENTS = "information", "gradients"
 
 
-class Reported(Protocol):
-    """A measurement that was made elsewhere."""
-
-    def metrics(self) -> dict[str, float]: ...
-
-    def record(self, step: int) -> DiagnosticRecord: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruments:
     """What a trainer lends for one step: the policy at the weights that sampled it."""
@@ -99,7 +94,7 @@ class Instruments:
     scorer: Callable[[], Scorer] | None = None
     """At the temperature that sampled; None if these weights did not sample the rollouts."""
     decode: Decode
-    gradients: Callable[[], Reported] | None = None
+    gradients: Callable[[], GradientReport] | None = None
     rollout_s: float = math.nan
     """Seconds that sampling the rollouts took; NaN: nothing counts as expensive."""
     trained_s: float = math.nan
@@ -277,7 +272,7 @@ class Monitor:
         cost = scorer.tally.num_tokens * INFORMATION_PASSES
         self._put_off(INFORMATION, now, now.config.information.every, cost, INFORMATION_SHARE)
 
-    def _measure_gradients(self, now: _Step, gradients: Callable[[], Reported]) -> None:
+    def _measure_gradients(self, now: _Step, gradients: Callable[[], GradientReport]) -> None:
         """Raises PutOffError where the budget cannot pay for it."""
         cost = _num_tokens(now.rollouts) * GRADIENT_PASSES
         with self._paying(now, GRADIENTS, round(cost), is_urgent=False):

@@ -351,7 +351,7 @@ def _gradient(
             logprobs=leaves[0][list(rows), : micro.width],
             entropies=leaves[1][list(rows), : micro.width],
         )
-        total = total + compute_loss(own, micro, custom, denominators).policy
+        total = total + compute_loss(own, micro, custom, denominators).named["policy"]
     if not total.requires_grad:
         raise UserCodeError(
             f"loss plug-in {name!r} has no gradient: compute it from logprobs_L (or entropies_L) "
