@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -117,14 +118,6 @@ def adopt(
     causal_model(model).tie_weights()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncedPolicy:
-    """What an engine reads of a policy."""
-
-    model: PreTrainedModel | PeftModel
-    version: int
-
-
 class EngineActor:
     """An engine with weights from the object store: the built-in one, or vLLM on this node.
 
@@ -152,7 +145,7 @@ class EngineActor:
             raise ValueError(f"the trainer sent no weights for {missing[0]}")
         if self._engine is None:
             self._engine = self._started(self._model)
-        self._engine.sync_weights(SyncedPolicy(model=self._model, version=version))
+        self._engine.sync_weights(SimpleNamespace(model=self._model, version=version))
 
     def _started(self, model: PreTrainedModel | PeftModel) -> Engine:
         vllm = self._config.vllm
@@ -243,7 +236,7 @@ class RayFleet:
         self._weights: Any = None
         self._lock = threading.Lock()
 
-    def weights(self, policy: SyncedPolicy) -> Any:
+    def weights(self, policy: Any) -> Any:
         """What trains, in the object store: put there once for all engines that ask."""
         with self._lock:
             if self._weights is None:
@@ -355,7 +348,7 @@ class RayEngine(Engine):
         """Forget the actor's caches. A lost one is noticed at the next call."""
         self._open_actor().release_memory.remote()
 
-    def sync_weights(self, policy: SyncedPolicy) -> None:
+    def sync_weights(self, policy: Any) -> None:
         """Sample from the policy's present weights; what does not train was sent at the start."""
         check_idle(self.num_pending, "sync_weights")
         weights = self._fleet.weights(policy)
