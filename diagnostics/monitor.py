@@ -313,11 +313,6 @@ class Monitor:
         self._purse.trained_s += max(0.0, trained_s - self._counted_s)
         self._counted_s = trained_s
 
-    def _expected_s(self, now: _Step, name: str, num_tokens: int) -> float:
-        seconds, tokens_now = now.tools.rollout_s, _num_tokens(now.rollouts)
-        speed = tokens_now / seconds if seconds > 0 and tokens_now else math.nan
-        return self._purse.expected_s(name, num_tokens, speed)
-
     @contextmanager
     def _paying(self, now: _Step, name: str, num_tokens: int, is_urgent: bool) -> Iterator[Limit]:
         """Make a measurement of so many tokens within its limits, and count its seconds.
@@ -326,11 +321,13 @@ class Monitor:
             PutOffError: it has to wait, or the run is to stop.
             CutOffError: it took far longer than expected.
         """
-        expected_s = self._expected_s(now, name, num_tokens)
+        seconds, tokens_now = now.tools.rollout_s, _num_tokens(now.rollouts)
+        speed = tokens_now / seconds if seconds > 0 and tokens_now else math.nan
+        expected_s = self._purse.expected_s(name, num_tokens, speed)
         why = self._purse.why_later(
             expected_s,
             now.config.budget_frac,
-            rollout_s=now.tools.rollout_s,
+            rollout_s=seconds,
             step=now.step,
             num_steps=now.tools.num_steps,
             is_urgent=is_urgent,
