@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.base import Engine
@@ -70,12 +71,11 @@ def main() -> None:
             loaded.append(time.process_time())
             return player
 
-        with temporary_folder() as folder:
+        with temporary_folder() as folder, patch.object(play, "make_player", make):
             evaluation = play.start(
                 (who := resolve(policy)),
                 settings_for(who, recipe=world, tasks=arguments.tasks, siblings=arguments.siblings),
                 folder / "run",
-                make=make,
                 budget=Budget(),
                 on_progress=lambda done, of: None,
                 should_stop=lambda: False,

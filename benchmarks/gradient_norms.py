@@ -16,6 +16,7 @@ from dataclasses import dataclass
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import numpy as np
 import torch
 from common import describe_machine, print_json, read_options, seconds_of
 from torch import Tensor
@@ -26,7 +27,7 @@ from echoscope.core.config.settings import LoraConfig, ModelConfig
 from echoscope.core.policy import Policy, load_model, with_adapters
 from echoscope.core.update.batch import TokenBatch, microbatches, select_rows
 from echoscope.core.update.losses import Denominators, LossTerms, compute_loss
-from echoscope.diagnostics.measure.gradients import GradientUnit, decompose
+from echoscope.diagnostics.measure.gradients import decompose
 
 LOSS = ClipLossConfig()
 
@@ -83,9 +84,9 @@ class Case:
                 yield self.terms(micro).named
 
         num_groups = int(self.batch.group_index.max()) + 1
-        units = [GradientUnit(reward_std=0.1 * g, weight=1.0) for g in range(num_groups)]
+        stds = 0.1 * np.arange(num_groups)
         names = {n: p for n, p in self.policy.model.named_parameters() if p.requires_grad}
-        decompose(terms_of, units, names)
+        decompose(terms_of, names, reward_std_P=stds, weights_P=np.ones(num_groups))
 
 
 def shipped(rows: int, length: int) -> Case:

@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from common import print_json, read_options
 from numpy.typing import NDArray
+from sequence_scores import scores_of_sequences
 
 from echoscope.diagnostics.measure.information.cross_scores import CrossScores
 from echoscope.diagnostics.measure.information.estimate import estimate
@@ -87,7 +88,7 @@ def draw(table: Table, per_prompt: int, rng: np.random.Generator) -> CrossScores
     column_M = np.repeat(np.arange(len(table)), per_prompt)
     cumulative = np.exp(table).cumsum(axis=1)[column_M]
     picks = (cumulative < rng.random((len(column_M), 1)) * cumulative[:, -1:]).sum(axis=1)
-    return CrossScores.of_sequences(table[:, picks].T, column_M)
+    return scores_of_sequences(table[:, picks].T, column_M)
 
 
 def measure(case: Case, repetitions: int, seed: int) -> Coverage:

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from common import read_options
+from forwarded import counted_tokens
 from generating import generate
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -83,20 +84,17 @@ def rollout(model: Qwen2ForCausalLM, *, rows: int, turns: int, reuse: bool) -> l
     params = SamplingParams(max_new_tokens=64, stop_token_ids=tuple(range(NUM_STOP_TOKENS)))
     costs = []
     for turn in range(turns):
-        before = engine.counts
+        seeds = [1000 * turn + i for i in range(rows)]
         start = time.perf_counter()
-        samples = generate(engine, prompts, params, seeds=[1000 * turn + i for i in range(rows)])
+        with counted_tokens() as counts:
+            samples = generate(engine, prompts, params, seeds=seeds)
         seconds = time.perf_counter() - start
-        after = engine.counts
         costs.append(
             TurnCost(
                 turn=turn,
                 context_tokens=sum(map(len, prompts)),
                 sampled_tokens=sum(len(sample.tokens) for sample in samples),
-                forwarded_tokens=after.num_prefill_tokens
-                + after.num_decode_tokens
-                - before.num_prefill_tokens
-                - before.num_decode_tokens,
+                forwarded_tokens=counts.prefilled + counts.decoded,
                 seconds=seconds,
             )
         )

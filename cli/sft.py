@@ -54,9 +54,9 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Write demonstrations: scripted experts that make deliberate mistakes, with reasoning."""
-    from echoscope.core.warm_start.demonstrations import SftError, write_jsonl
+    from echoscope.core.warm_start.demonstrations import SftError, demonstrate, write_jsonl
     from echoscope.core.warm_start.narrators import load_narrators
-    from echoscope.core.warm_start.run import plan_lessons, teach
+    from echoscope.core.warm_start.run import plan_lessons
     from echoscope.text.amounts import percent
     from echoscope.text.user_code import search_working_folder
 
@@ -69,7 +69,11 @@ def generate(
     if out.is_dir():
         raise SftError(f"{out} is a folder; name a file")
     out.parent.mkdir(parents=True, exist_ok=True)
-    demonstrations = teach(lessons, seed=seed, all_tasks=all_tasks, narrator_of=narrator_of)
+    demonstrations = [
+        episode
+        for lesson in lessons
+        for episode in demonstrate(lesson, seed=seed, all_tasks=all_tasks, narrator_of=narrator_of)
+    ]
     write_jsonl(demonstrations, out)
     success: dict[str, list[bool]] = {}
     for episode in demonstrations:

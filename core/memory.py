@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from echoscope.store.models import weight_shapes
 from echoscope.text.amounts import memory_size
@@ -25,9 +25,6 @@ from .config.loading import ConfigError
 from .config.settings import RunConfig
 from .pretrained.names import named_models
 from .update.learners.launched import ranks_here
-
-if TYPE_CHECKING:
-    import torch
 
 DeviceKind = Literal["cpu", "cuda"]
 
@@ -482,11 +479,6 @@ def _folder(path: str) -> Path | None:
 
 
 # -- what there is -------------------------------------------------------------------------------
-
-
-def device_kind(device: torch.device) -> DeviceKind:
-    """Of a device of torch's; others than CUDA count as the host."""
-    return "cuda" if device.type == "cuda" else "cpu"
 
 
 def likely_device(setting: str) -> DeviceKind:

@@ -28,16 +28,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, astuple, dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from echoscope.store.reader import RunReader
-from echoscope.store.records import Alarm, DiagnosticRecord, FloatArray, RolloutBatch, Trajectory
+from echoscope.store.records import Alarm, DiagnosticRecord, FloatArray, RolloutBatch
 
 from .config import AlarmConfig, DiagnosticsConfig
 from .judge.advice.situation import Situation
@@ -58,16 +58,19 @@ from .measure.information.pairs import FAMILIES, Decode
 from .measure.information.step import (
     SEED,
     Plan,
-    StepInformation,
     measure_information,
     num_tokens,
     plan_information,
 )
+from .measure.rates import mean_of_arrays
 from .measure.rewards import reward_metrics
 from .measure.text.measures import text_metrics
-from .measure.text.report import METRICS, TextReport
+from .measure.text.report import METRICS
 from .read.sources import FINDINGS, Opened
 from .read.table import table_of_run
+
+if TYPE_CHECKING:
+    from .measure.gradients import GradientReport
 
 TRAINING_PASSES = 8.0
 """Passes through the model that a step of training is worth per token of its rollouts: forward and
@@ -84,14 +87,6 @@ INFORMATION_SHARE = 0.65
 INFORMATION, GRADIENTS = "information", "gradients"
 
 
-class Reported(Protocol):
-    """A measurement that was made elsewhere."""
-
-    def metrics(self) -> dict[str, float]: ...
-
-    def record(self, step: int) -> DiagnosticRecord: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruments:
     """What a trainer lends for one step: the policy at the weights that sampled it."""
@@ -99,7 +94,7 @@ class Instruments:
     scorer: Callable[[], Scorer] | None = None
     """At the temperature that sampled; None if these weights did not sample the rollouts."""
     decode: Decode
-    gradients: Callable[[], Reported] | None = None
+    gradients: Callable[[], GradientReport] | None = None
     rollout_s: float = math.nan
     """Seconds that sampling the rollouts took; NaN: nothing counts as expensive."""
     trained_s: float = math.nan
@@ -181,7 +176,7 @@ class Monitor:
         now = _Step(step=step, rollouts=rollouts, config=config, tools=instruments, out=out)
         with self._guarded(step, "rewards", out):
             out.values |= _rewards(rollouts)
-        if _is_due(step, config.text.every):
+        if config.text.every and (step - 1) % config.text.every == 0:
             out.values |= {f"text/{name}": math.nan for name in METRICS}
             with self._guarded(step, "text", out):
                 self._measure_text(step, rollouts, out)
@@ -262,7 +257,10 @@ class Monitor:
         report = text_metrics(rollouts, rng)
         out.values |= report.metrics()
         out.records.append(report.record(step))
-        self._exhibits = _shown(report)
+        self._exhibits = {
+            name: tuple(dict.fromkeys(exemplar.trajectory_id for exemplar in of_kind))
+            for name, of_kind in report.exemplars.items()
+        }
 
     def _measure_information(self, now: _Step, *, is_urgent: bool) -> None:
         """Raises PutOffError where the budget cannot pay for it."""
@@ -274,7 +272,7 @@ class Monitor:
         cost = scorer.tally.num_tokens * INFORMATION_PASSES
         self._put_off(INFORMATION, now, now.config.information.every, cost, INFORMATION_SHARE)
 
-    def _measure_gradients(self, now: _Step, gradients: Callable[[], Reported]) -> None:
+    def _measure_gradients(self, now: _Step, gradients: Callable[[], GradientReport]) -> None:
         """Raises PutOffError where the budget cannot pay for it."""
         cost = _num_tokens(now.rollouts) * GRADIENT_PASSES
         with self._paying(now, GRADIENTS, round(cost), is_urgent=False):
@@ -299,7 +297,7 @@ class Monitor:
         )
         out.values |= step_information.metrics()
         out.records.append(step_information.record(now.step))
-        out.information |= _token_information(step_information, trajectories)
+        out.information |= step_information.by_token(trajectories)
         self._ragen = dict(step_information.ragen)
         new = [problem for problem in step_information.problems if problem not in self._said]
         self._said |= dict.fromkeys(new, "")
@@ -315,11 +313,6 @@ class Monitor:
         self._purse.trained_s += max(0.0, trained_s - self._counted_s)
         self._counted_s = trained_s
 
-    def _expected_s(self, now: _Step, name: str, num_tokens: int) -> float:
-        seconds, tokens_now = now.tools.rollout_s, _num_tokens(now.rollouts)
-        speed = tokens_now / seconds if seconds > 0 and tokens_now else math.nan
-        return self._purse.expected_s(name, num_tokens, speed)
-
     @contextmanager
     def _paying(self, now: _Step, name: str, num_tokens: int, is_urgent: bool) -> Iterator[Limit]:
         """Make a measurement of so many tokens within its limits, and count its seconds.
@@ -328,11 +321,13 @@ class Monitor:
             PutOffError: it has to wait, or the run is to stop.
             CutOffError: it took far longer than expected.
         """
-        expected_s = self._expected_s(now, name, num_tokens)
+        seconds, tokens_now = now.tools.rollout_s, _num_tokens(now.rollouts)
+        speed = tokens_now / seconds if seconds > 0 and tokens_now else math.nan
+        expected_s = self._purse.expected_s(name, num_tokens, speed)
         why = self._purse.why_later(
             expected_s,
             now.config.budget_frac,
-            rollout_s=now.tools.rollout_s,
+            rollout_s=seconds,
             step=now.step,
             num_steps=now.tools.num_steps,
             is_urgent=is_urgent,
@@ -420,10 +415,6 @@ class Monitor:
         return tuple(dict.fromkeys(ids))
 
 
-def _is_due(step: int, every: int) -> bool:
-    return every > 0 and (step - 1) % every == 0
-
-
 def _num_tokens(rollouts: RolloutBatch) -> int:
     """Tokens of the longest prompt and its reply of each trajectory, about its rows' length."""
     total = 0
@@ -445,11 +436,7 @@ def _rewards(rollouts: RolloutBatch) -> dict[str, float]:
         for turn in trajectory.turns
         if turn.logprobs is not None
     ]
-    num_tokens = sum(len(row) for row in rows)
-    total = sum(float(row.sum(dtype=np.float64)) for row in rows)
-    return reward_metrics(rollouts) | {
-        "policy/success_logprob": total / num_tokens if num_tokens else math.nan
-    }
+    return reward_metrics(rollouts) | {"policy/success_logprob": mean_of_arrays(rows)}
 
 
 def _no_information() -> dict[str, float]:
@@ -458,20 +445,3 @@ def _no_information() -> dict[str, float]:
     for family in FAMILIES:
         out |= estimate(CrossScores(family=family)).metrics()
     return dict.fromkeys(out, math.nan)
-
-
-def _token_information(
-    information: StepInformation, trajectories: Sequence[Trajectory]
-) -> dict[str, tuple[FloatArray, ...]]:
-    return {
-        trajectory.id: tokens
-        for trajectory in trajectories
-        if (tokens := information.token_information(trajectory)) is not None
-    }
-
-
-def _shown(report: TextReport) -> dict[str, tuple[str, ...]]:
-    return {
-        name: tuple(dict.fromkeys(exemplar.trajectory_id for exemplar in of_kind))
-        for name, of_kind in report.exemplars.items()
-    }

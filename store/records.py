@@ -264,6 +264,10 @@ class Turn:
         return self.reward + self.format_penalty + sum(self.shaping.values())
 
     @property
+    def num_sampled_tokens(self) -> int:
+        return 0 if self.response_tokens is None else len(self.response_tokens)
+
+    @property
     def reasoning(self) -> str:
         return "" if self.reasoning_chars is None else self.response[slice(*self.reasoning_chars)]
 
@@ -377,7 +381,7 @@ class Trajectory:
 
     @property
     def num_sampled_tokens(self) -> int:
-        return sum(len(t.response_tokens) for t in self.turns if t.response_tokens is not None)
+        return sum(turn.num_sampled_tokens for turn in self.turns)
 
     @property
     def policy_version(self) -> int | None:

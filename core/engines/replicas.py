@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from echoscope.envs.workers.threads import in_thread
 from echoscope.store.records import IntArray
 
 from ..config.loading import ConfigError
@@ -34,6 +35,7 @@ MAX_LOSSES = 5
 """A replica that was lost so often since it last took weights is not started again."""
 RESTART_PAUSES_S = (0.0, 5.0, 30.0, 240.0)
 """Before it is started after each loss: a server of somebody else needs time."""
+_THREAD = "echoscope-replica"
 _SLICE_S = 0.01
 """Between two looks at all replicas."""
 
@@ -141,7 +143,7 @@ class Replicas(Engine):
         self._num_lost = 0
         self._ends = threading.Event()
         self._replicas = [_Replica(index=index) for index in range(number)]
-        starts = [_in_thread(self.start, replica.index) for replica in self._replicas]
+        starts = [in_thread(_THREAD, self.start, replica.index) for replica in self._replicas]
         try:
             for replica, begun in zip(self._replicas, starts, strict=True):
                 replica.engine = begun.result()
@@ -300,9 +302,9 @@ class Replicas(Engine):
         self._router.forget(replica.index)
         may_start = replica.num_losses < MAX_LOSSES
         if may_start:
-            replica.starting = _in_thread(self._restarted, engine, replica)
+            replica.starting = in_thread(_THREAD, self._restarted, engine, replica)
         elif engine is not None:
-            _in_thread(_closed, engine)
+            in_thread(_THREAD, _closed, engine)
         may_come = [r.starting is not None and self.weights_rest for r in self._replicas]
         if not any(may_come) and all(r.engine is None for r in self._replicas):
             raise EngineError(f"all replicas of the engine are lost; the last: {error}")
@@ -348,20 +350,6 @@ class Replicas(Engine):
     def _check_open(self) -> None:
         if self._ends.is_set():
             raise RuntimeError("the engine is closed: make a new one to sample again")
-
-
-def _in_thread(work: Callable[..., Any], *args: Any) -> Future[Any]:
-    """A call in a thread of its own, which does not keep this process alive."""
-    future: Future[Any] = Future()
-
-    def call() -> None:
-        try:
-            future.set_result(work(*args))
-        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
-            future.set_exception(error)
-
-    threading.Thread(target=call, name="echoscope-replica", daemon=True).start()
-    return future
 
 
 def _closed(engine: Engine) -> None:

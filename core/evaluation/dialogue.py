@@ -39,7 +39,7 @@ from echoscope.text.replies import THINK_CLOSE, THINK_OPEN, parse_response
 from echoscope.text.tool_calls import CALL_CLOSE, CALL_OPEN, spell_call
 
 from ..config.context import ContextConfig
-from ..rollout.context import user_text
+from ..rollout.context import turn_messages
 from ..rollout.episode import trajectory_of, turn_of
 
 Generate = Callable[[list[ChatMessage], list[ToolInfo], int], Awaitable[ModelOutput]]
@@ -71,8 +71,8 @@ class Dialogue:
 
     def __post_init__(self) -> None:
         self.observation = self.slot.observation
-        self._user_text = partial(
-            user_text,
+        self._shown = partial(
+            turn_messages,
             self.context,
             has_tools=bool(self.slot.tools),
             is_one_action=self.slot.is_one_action,
@@ -142,6 +142,10 @@ class Dialogue:
         content = opening[-1].content if opening else self.observation.text
         self.messages.append(ChatMessageUser(content=head + self._user_text(content, None)))
         self.first_text = "\n".join(message.text for message in self.messages)
+
+    def _user_text(self, content: str, last_reward: float | None) -> str:
+        [message] = self._shown(Observation(text=content), last_reward)
+        return message.content
 
     async def _turn(self, output: ModelOutput, step_world: StepWorld) -> StopReason | None:
         """Record a reply and what the world made of it; why the episode ended, if it did."""

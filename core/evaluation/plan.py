@@ -9,6 +9,7 @@ from typing import Any
 
 from echoscope.envs.reserving import EVALUATION_SEED
 from echoscope.envs.settings import EnvGroup
+from echoscope.store.models import SHIPPED
 from echoscope.store.records import MAX_INDEX
 from echoscope.store.status import EVALUATION
 
@@ -122,7 +123,7 @@ def _base(who: Who, envs: Sequence[str], recipe: str | None, file: Path | None) 
         return run_settings(who)
     if not envs:
         raise ConfigError("name a world with --env, or --recipe or --config FILE.yaml")
-    if who.is_shipped and envs[0] in recipe_names():
+    if who.words in SHIPPED and envs[0] in recipe_names():
         return load_config(envs[0])
     return load_config(overrides=[f"envs.train=[{{env: {envs[0]!r}}}]"])
 

@@ -26,7 +26,7 @@ from echoscope.store.writer import RunWriter
 from ..config.settings import RunConfig
 from ..rollout.sources import processes_for, turns_maker
 from .plan import TAG, Budget, described, part_of, recalled
-from .players import MakePlayer, Part, Player, Spent, make_player
+from .players import Part, Player, Spent, make_player
 from .who import Who
 
 EPISODES_A_STEP = 2048
@@ -68,7 +68,6 @@ def start(
     budget: Budget,
     on_progress: Callable[[int, int], None],
     should_stop: Callable[[], bool],
-    make: MakePlayer = make_player,
 ) -> Evaluation:
     """Play a new evaluation in `run_path`.
 
@@ -82,7 +81,7 @@ def start(
             f"{run_path}`"
         )
     _check_worlds(config)
-    with closing(make(who, config, budget)) as player:
+    with closing(make_player(who, config, budget)) as player:
         writer = RunWriter.create(
             run_path,
             run_id=run_path.name,
@@ -101,7 +100,6 @@ def resume(
     budget: Budget | None,
     on_progress: Callable[[int, int], None],
     should_stop: Callable[[], bool],
-    make: MakePlayer = make_player,
 ) -> Evaluation:
     """Play what an evaluation has not played yet.
 
@@ -132,7 +130,7 @@ def resume(
             spent=Spent.on(outcomes),
         )
     _check_worlds(config)
-    with closing(make(who, config, budget)) as player:
+    with closing(make_player(who, config, budget)) as player:
         writer = RunWriter.resume(
             run_path, from_step=last_step, config=described(who, config, budget)
         )
@@ -193,7 +191,7 @@ class _Playing:
             size = max(1, EPISODES_A_STEP // self._group_size)
             with _nothing_old_is_searched():
                 for first in range(0, self._num_groups, size):
-                    if not self._is_over:
+                    if not (self._used_up or self.should_stop()):
                         self._play_part(first, min(size, self._num_groups - first), processes)
             is_whole = len(self._outcomes) == self._num_planned
             status = "finished" if is_whole else "stopped"
@@ -216,10 +214,6 @@ class _Playing:
             seconds=time.perf_counter() - began,
             spent=self._spent,
         )
-
-    @property
-    def _is_over(self) -> bool:
-        return bool(self._used_up) or self.should_stop()
 
     def _play_part(self, first: int, count: int, processes: WorkerProcesses | None) -> None:
         """The episodes of some groups that are still to be played, as one step."""

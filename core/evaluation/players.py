@@ -74,17 +74,12 @@ class Spent:
 class Player(Protocol):
     """Plays the episodes of a part that have not been played, each once."""
 
+    spent: Spent
+    """By this player, also on episodes that did not come to an end."""
+
     def play(self, part: Part) -> None: ...
 
-    @property
-    def spent(self) -> Spent:
-        """By this player, also on episodes that did not come to an end."""
-        ...
-
     def close(self) -> None: ...
-
-
-MakePlayer = Callable[[Who, RunConfig, Budget], Player]
 
 
 def make_player(who: Who, config: RunConfig, budget: Budget) -> Player:

@@ -57,12 +57,8 @@ class ProviderPlayer:
         self._config = config
         self._price = who.price
         self._model = _model(who, config)
-        self._spent = Spent()
+        self.spent = Spent()
         self._num_failed_in_a_row = 0
-
-    @property
-    def spent(self) -> Spent:
-        return self._spent
 
     def close(self) -> None:
         """Nothing is held open: each play closes its connections."""
@@ -101,15 +97,12 @@ class ProviderPlayer:
                     if not slots:
                         continue
                     await room.acquire()
-                    if part.should_abort() or self._has_given_up or not part.may_begin():
+                    has_given_up = self._num_failed_in_a_row >= MAX_PROBLEMS
+                    if part.should_abort() or has_given_up or not part.may_begin():
                         break
                     tasks.append(groups.create_task(group(p, slots)))
         finally:
             watcher.cancel()
-
-    @property
-    def _has_given_up(self) -> bool:
-        return self._num_failed_in_a_row >= MAX_PROBLEMS
 
     async def _episode(self, part: Part, index: int, leader: Leader, first_group: int) -> None:
         pool = part.pool
@@ -139,8 +132,8 @@ class ProviderPlayer:
         except Exception as error:  # noqa: BLE001 - every provider has classes of its own
             self._num_failed_in_a_row += 1
             problem = _problem(error)
-            if problem not in self._spent.problems:
-                self._spent.problems.append(problem)
+            if problem not in self.spent.problems:
+                self.spent.problems.append(problem)
             return
         self._num_failed_in_a_row = 0
         part.on_finished([ended])
@@ -151,7 +144,7 @@ class ProviderPlayer:
         num_in, num_out = used.get(INPUT_TOKENS, 0.0), used.get(OUTPUT_TOKENS, 0.0)
         if self._price is not None and output.usage is not None:
             output.usage.total_cost = (self._price[0] * num_in + self._price[1] * num_out) / 1e6
-        self._spent.add(int(num_in), int(num_out), usage(output).get(COST))
+        self.spent.add(int(num_in), int(num_out), usage(output).get(COST))
 
 
 async def _cancel_when(

@@ -45,7 +45,7 @@ class WeightsPlayer:
             most = config.collection.max_in_flight or IN_FLIGHT
             update = {"mode": "async", "max_in_flight": most}
             self._collection = config.collection.model_copy(update=update)
-        self._spent = Spent()
+        self.spent = Spent()
         self._engine = build_engine(config, policy)
         try:
             self._engine.sync_weights(policy)
@@ -58,7 +58,7 @@ class WeightsPlayer:
         config, pool = self._config, part.pool
 
         def finished(ended: Sequence[Trajectory]) -> None:
-            self._spent.add(0, sum(t.num_sampled_tokens for t in ended), None)
+            self.spent.add(0, sum(t.num_sampled_tokens for t in ended), None)
             part.on_finished(ended)
 
         try:
@@ -87,10 +87,6 @@ class WeightsPlayer:
             ) from None
         finally:
             self._engine.release_memory()
-
-    @property
-    def spent(self) -> Spent:
-        return self._spent
 
     def close(self) -> None:
         self._engine.close()

@@ -10,7 +10,6 @@ from safetensors import SafetensorError
 
 from echoscope.store.checkpoints import best_step, checkpoint_path, evaluation_success
 from echoscope.store.log.layout import MODEL_NAME, Layout
-from echoscope.store.models import SHIPPED
 from echoscope.store.reader import open_run
 
 from ..config.loading import ConfigError
@@ -79,10 +78,6 @@ class Who:
         """A part of a folder's name."""
         text = f"{self.run.name}-{self.step}" if self.run is not None else self.words
         return re.sub(r"[^A-Za-z0-9._-]+", "-", _ADDRESS.sub("", text)).strip("-.")[-60:]
-
-    @property
-    def is_shipped(self) -> bool:
-        return self.words in SHIPPED
 
 
 def resolve(

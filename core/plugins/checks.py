@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.selection.filter import arrays_of, select_from, select_groups
@@ -305,7 +306,9 @@ def _adds_up(name: str, params: _Params, config: RunConfig) -> None:
     rows = list(range(batch.num_rows))
     whole = _gradient(name, params, config, batch, [rows])
     for parts in ([[row] for row in rows], [rows[::2], rows[1::2]]):
-        if not _equal(whole, _gradient(name, params, config, batch, parts), close=True):
+        gradient = _gradient(name, params, config, batch, parts)
+        allowed = 1e-5 * float(whole.abs().max())
+        if not torch.allclose(whole, gradient, rtol=1e-5, atol=allowed):
             raise UserCodeError(
                 f"loss plug-in {name!r} gives another gradient when the rows of a step are split "
                 "into other microbatches: the loss of a token may depend on its own row only, and "
@@ -348,7 +351,7 @@ def _gradient(
             logprobs=leaves[0][list(rows), : micro.width],
             entropies=leaves[1][list(rows), : micro.width],
         )
-        total = total + compute_loss(own, micro, custom, denominators).policy
+        total = total + compute_loss(own, micro, custom, denominators).named["policy"]
     if not total.requires_grad:
         raise UserCodeError(
             f"loss plug-in {name!r} has no gradient: compute it from logprobs_L (or entropies_L) "
@@ -370,19 +373,10 @@ def _observation(config: RunConfig, step: int) -> StepObservation:
     )
 
 
-def _equal(left: Any, right: Any, *, close: bool = False) -> bool:
-    """Whether results are the same, NaN included; `close`: within 1e-5 of the largest."""
-    if isinstance(left, Mapping):
-        return left.keys() == right.keys() and _equal(
-            list(left.values()), [right[key] for key in left], close=close
-        )
-    if isinstance(left, list | tuple):
-        pairs = zip(left, right, strict=False)
-        return len(left) == len(right) and all(_equal(*pair, close=close) for pair in pairs)
-    if left is None or right is None:
-        return left is right
-    first, second = (np.asarray(torch.as_tensor(value).detach()) for value in (left, right))
-    if close:
-        scale = float(np.nanmax(np.abs(first), initial=0.0))
-        return bool(np.allclose(first, second, rtol=1e-5, atol=1e-5 * scale, equal_nan=True))
-    return bool(np.array_equal(first, second, equal_nan=first.dtype.kind == "f"))
+def _equal(left: Any, right: Any) -> bool:
+    """Whether results are the same, NaN included."""
+    try:
+        assert_close(left, right, rtol=0, atol=0, equal_nan=True)
+    except AssertionError:
+        return False
+    return True

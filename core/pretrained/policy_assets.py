@@ -47,10 +47,6 @@ CHAT_TEMPLATE = (
 )
 
 
-class ModelPathError(ConfigError):
-    """A model was named that is not there, or whose folder is not a model."""
-
-
 class PolicyShape(FrozenModel):
     """Size of a fresh policy. The default has 0.85 million parameters.
 
@@ -73,7 +69,7 @@ def resolve_model(path: str) -> str:
     """The folder behind a short name or a path; anything that looks like a hub id passes.
 
     Raises:
-        ModelPathError: a shipped model whose files are missing, a folder without `config.json`, or
+        ConfigError: a shipped model whose files are missing, a folder without `config.json`, or
             a path that does not exist.
     """
     names = named_models()
@@ -82,17 +78,17 @@ def resolve_model(path: str) -> str:
     folder = Path(path).expanduser()
     if folder.is_file():
         what = _GGUF if folder.suffix == ".gguf" else _FILE
-        raise ModelPathError(f"{path!r} is {what}")
+        raise ConfigError(f"{path!r} is {what}")
     if folder.is_dir():
         return str(_checked_folder(folder, path))
     looks_like_hub_id = path.count("/") == 1 and not path.startswith((".", "/", "~"))
     if looks_like_hub_id and not folder.parent.exists():
         return path
     if path in FETCHABLE:
-        raise ModelPathError(
+        raise ConfigError(
             f"the model {path!r} is not on this disk yet: run `echoscope models get {path}`"
         )
-    raise ModelPathError(f"no model folder {path!r}{did_you_mean(path, {*names, *FETCHABLE})}")
+    raise ConfigError(f"no model folder {path!r}{did_you_mean(path, {*names, *FETCHABLE})}")
 
 
 def check_weights(model: str) -> None:
@@ -101,42 +97,42 @@ def check_weights(model: str) -> None:
     Nothing is checked of a model that is not a folder on this disk: loading it tells.
 
     Raises:
-        ModelPathError: quantised weights, pickled ones, none at all, or a part that is missing.
+        ConfigError: quantised weights, pickled ones, none at all, or a part that is missing.
     """
     folder = Path(model)
     if not folder.is_dir():
         return
     if (folder / "adapter_config.json").is_file():
-        raise ModelPathError(
+        raise ConfigError(
             f"{model!r} holds adapters beside a model (adapter_config.json); move them to a folder "
             "of their own, and merge them with `echoscope sft merge` if they are to count"
         )
     quantised = json_object(folder / "config.json").get("quantization_config")
     if quantised is not None:
         kind = quantised.get("quant_method") if isinstance(quantised, dict) else None
-        raise ModelPathError(
+        raise ConfigError(
             f"{model!r} holds quantised weights ({kind or 'quantization_config'} in config.json), "
             "which cannot be trained; name the model that they were quantised from"
         )
     missing = sorted(name for name in _shards_of(folder) if not (folder / name).is_file())
     if missing:
-        raise ModelPathError(
+        raise ConfigError(
             f"{model!r} lacks {missing[0]}, which its model.safetensors.index.json names; copy the "
             "folder again"
         )
     if any(folder.glob("*.safetensors")):
         return
     if any(folder.glob("*.gguf")):
-        raise ModelPathError(f"{model!r} holds {_GGUF}")
+        raise ConfigError(f"{model!r} holds {_GGUF}")
     for pattern in _PICKLES:
         for file in sorted(folder.glob(pattern)):
-            raise ModelPathError(
+            raise ConfigError(
                 f"{model!r} holds pickled weights ({file.name}), which may run code when they are "
                 'opened; where you trust them, save them as safetensors: `python -c "from '
                 "transformers import AutoModelForCausalLM as M; "
                 "M.from_pretrained('IN').save_pretrained('OUT')\"`"
             )
-    raise ModelPathError(f"{model!r} has no weights: there is no .safetensors file in it")
+    raise ConfigError(f"{model!r} has no weights: there is no .safetensors file in it")
 
 
 _GGUF = (
@@ -177,13 +173,13 @@ def _checked_folder(folder: Path, name: str) -> Path:
     if (folder / "config.json").is_file():
         return folder
     if (folder / "adapter_config.json").is_file():
-        raise ModelPathError(
+        raise ConfigError(
             f"{name!r} holds LoRA adapters without their base model; merge them with `echoscope "
             f"sft merge {name} -o MERGED` and name the merged folder"
         )
     if any(folder.glob("*.gguf")):
-        raise ModelPathError(f"{name!r} holds {_GGUF}")
-    raise ModelPathError(
+        raise ConfigError(f"{name!r} holds {_GGUF}")
+    raise ConfigError(
         f"{name!r} has no config.json, so it is not a model folder"
         + (f"; `{_MAKES[name]}` makes it" if name in SHIPPED else "")
     )

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
 from echoscope.envs.reserving import TaskVariety
+from echoscope.envs.workers.threads import in_thread
 from echoscope.store.records import RolloutBatch
 
 from ..config.settings import RunConfig
@@ -30,28 +33,29 @@ class SharedEngine:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._player: threading.Thread | None = None
+        self._played: Future[Any] = Future()
+        """What the player makes; it has the engine until that is done."""
+        self._played.set_result(None)
         self._policy: Any = None
         """Whose weights the engine gets when the player has ended."""
 
-    def play(self, player: threading.Thread) -> None:
-        """Let a thread have the engine until it ends."""
+    def play(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Let a call in a thread have the engine until it ends."""
         self.settle()
-        self._player = player
-        player.start()
+        self._played = in_thread("echoscope-ahead", work, *args)
+        return self._played
 
     def settle(self) -> None:
         """Wait for the player; then the engine gets the weights that came meanwhile."""
-        while self._player is not None and self._player.is_alive():
-            self._player.join(_WAKE_S)
-        self._player = None
+        while not self._played.done():
+            wait([self._played], _WAKE_S)
         if self._policy is not None:
             policy, self._policy = self._policy, None
             self._engine.sync_weights(policy)
 
     def sync_weights(self, policy: Any) -> None:
         self._policy = policy
-        if self._player is None or not self._player.is_alive():
+        if self._played.done():
             self.settle()
 
     def take_metrics(self) -> dict[str, float]:
@@ -60,8 +64,7 @@ class SharedEngine:
 
     def end(self) -> None:
         """Wait a little for the player, which was told to end."""
-        if self._player is not None:
-            self._player.join(_END_S)
+        wait([self._played], _END_S)
 
     def close(self) -> None:
         self.end()
@@ -84,8 +87,7 @@ class AheadSource:
     is_cancelled: threading.Event
     _config: RunConfig | None = None
     """What the step ahead is played by."""
-    _played: tuple[int, RolloutBatch] | None = None
-    _problem: BaseException | None = None
+    _ahead: Future[tuple[int, RolloutBatch] | None] | None = None
     _metrics: dict[str, float] = field(default_factory=dict)
 
     def collect(self, step: int, config: RunConfig) -> RolloutBatch:
@@ -96,10 +98,8 @@ class AheadSource:
         self.shared.settle()
         is_useless = self.is_cancelled.is_set()
         self.is_cancelled.clear()
-        problem, self._problem = self._problem, None
-        if problem is not None:
-            raise problem
-        played, self._played = self._played, None
+        ahead, self._ahead = self._ahead, None
+        played = None if ahead is None else ahead.result()
         is_ahead = played is not None and played[0] == step and not is_useless
         batch = played[1] if played and is_ahead else self.inner.collect(step, config)
         self._metrics = self.inner.take_metrics() | {
@@ -108,14 +108,7 @@ class AheadSource:
         }
         self._config = config
         if step < config.steps:
-            self.shared.play(
-                threading.Thread(
-                    target=self._play,
-                    args=(step + 1, config),
-                    name="echoscope-ahead",
-                    daemon=True,
-                )
-            )
+            self._ahead = self.shared.play(self._play, step + 1, config)
         return batch
 
     def take_metrics(self) -> dict[str, float]:
@@ -131,13 +124,14 @@ class AheadSource:
         self.shared.end()
         self.inner.close()
 
-    def _play(self, step: int, config: RunConfig) -> None:
-        """In the thread."""
+    def _play(self, step: int, config: RunConfig) -> tuple[int, RolloutBatch] | None:
+        """In the thread; what goes wrong is raised where the step is fetched."""
         try:
-            self._played = step, self.inner.collect(step, config)
-        except BaseException as error:  # noqa: BLE001 - raised again where the step is fetched
-            if not self.is_cancelled.is_set():
-                self._problem = error
+            return step, self.inner.collect(step, config)
+        except BaseException:
+            if self.is_cancelled.is_set():
+                return None
+            raise
 
 
 def _differs(config: RunConfig, other: RunConfig) -> bool:

@@ -173,7 +173,7 @@ class ChatFormat:
         stop_token_ids: Sequence[int] = (),
         template_args: Mapping[str, Any] | None = None,
     ) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._template_args = dict(template_args or {})
         self._check_template_args()
         self._with_control = _backend(tokenizer, split_special=False)
@@ -208,14 +208,10 @@ class ChatFormat:
         pad = tokenizer.pad_token_id
         self.pad_token_id: int = self.stop_token_ids[0] if pad is None else pad
 
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        return self._tokenizer
-
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the vocabulary: the same token ids mean the same text where it is equal."""
-        vocabulary = sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])
+        vocabulary = sorted(self.tokenizer.get_vocab().items(), key=lambda item: item[1])
         text = json.dumps(vocabulary, separators=(",", ":"))
         return hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()
 
@@ -277,7 +273,7 @@ class ChatFormat:
         """Control tokens as text, with their ids."""
         return {
             token.content: index
-            for index, token in self._tokenizer.added_tokens_decoder.items()
+            for index, token in self.tokenizer.added_tokens_decoder.items()
             if token.special
         }
 
@@ -337,7 +333,7 @@ class ChatFormat:
         ]
         template = _FIXED_DATE + self.template(with_tools=bool(tools))
         try:
-            rendered: Any = self._tokenizer.apply_chat_template(
+            rendered: Any = self.tokenizer.apply_chat_template(
                 messages,
                 chat_template=template,
                 tokenize=False,
@@ -383,18 +379,18 @@ class ChatFormat:
         Raises:
             ChatFormatError: there is none.
         """
-        if self._tokenizer.chat_template is None:
+        if self.tokenizer.chat_template is None:
             raise ChatFormatError(
                 "the tokenizer has no chat template, as base models have none; name the chat model "
                 "of the same family, or set `chat_template` in tokenizer_config.json"
             )
         try:
-            return str(self._tokenizer.get_chat_template(tools=[{}] if with_tools else None))
+            return str(self.tokenizer.get_chat_template(tools=[{}] if with_tools else None))
         except ValueError as error:  # several templates, none of them the default
             raise ChatFormatError(" ".join(str(error).split())[:300]) from None
 
     def _check_turn_end(self, closing: list[int], text: str) -> int:
-        ends = {*self._control_ids.values(), self._tokenizer.eos_token_id}
+        ends = {*self._control_ids.values(), self.tokenizer.eos_token_id}
         if not closing or closing[0] not in ends:
             raise ChatFormatError(
                 f"the chat template closes a reply with {text[:40]!r}, which does not begin with "

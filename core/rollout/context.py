@@ -30,8 +30,6 @@ class Prompt:
     """What is sampled from at one turn."""
 
     tokens: IntArray  # (Lp,)
-    first_turn: int
-    """The oldest turn it shows."""
     fits: bool
     """False if it is longer than `max_prompt_tokens`: the episode cannot go on."""
 
@@ -79,8 +77,8 @@ class Conversation:
         self._config = config
         self._is_one_action = is_one_action
         self._to_assistant = chat.to_assistant(config.force_think)
-        self._user_text = partial(
-            user_text, config, has_tools=bool(tools), is_one_action=is_one_action
+        self._shown = partial(
+            turn_messages, config, has_tools=bool(tools), is_one_action=is_one_action
         )
         self._tools = ToolChat(chat, tools, config.tool_format) if tools else None
         self._instructions = f"{instructions}\n\n" if config.instructions and instructions else ""
@@ -97,12 +95,7 @@ class Conversation:
         Args:
             observation: one user message as text, or what may hold several messages.
             last_reward: reward of the turn before, None at the first.
-
-        Raises:
-            ValueError: the turn before has no response yet.
         """
-        if len(self._users) != len(self._responses):
-            raise ValueError(f"turn {len(self._responses)} has no response yet")
         seen = Observation(text=observation) if isinstance(observation, str) else observation
         turn = len(self._responses)
         self._users.append(self._first(seen) if turn == 0 else self._later(seen, last_reward))
@@ -116,7 +109,7 @@ class Conversation:
                 tokens = self._assemble(first)
             self._first_kept = first
         ids = np.array(tokens, np.int32)
-        return Prompt(tokens=ids, first_turn=first, fits=len(ids) <= limit)
+        return Prompt(tokens=ids, fits=len(ids) <= limit)
 
     @property
     def tool_format(self) -> ToolFormat:
@@ -128,12 +121,7 @@ class Conversation:
 
         Args:
             tokens: (Lr,) with its stop token, if it has one.
-
-        Raises:
-            ValueError: there is no prompt that waits for a response.
         """
-        if len(self._users) != len(self._responses) + 1:
-            raise ValueError("there is no prompt that waits for a response")
         self._responses.append(tokens)
         text, ends = self._chat.decode_response(tokens)
         parsed = parse_response(
@@ -164,22 +152,15 @@ class Conversation:
         return self._plain(messages[-1].content if messages else observation.text, None)
 
     def _plain(self, observation: str, last_reward: float | None) -> _UserTurn:
-        text = self._user_text(observation, last_reward)
-        return _UserTurn(text=text, content=self._chat.encode(text))
+        [message] = self._shown(Observation(text=observation), last_reward)
+        return _UserTurn(text=message.content, content=self._chat.encode(message.content))
 
     def _later(self, observation: Observation, last_reward: float | None) -> _UserTurn:
         """A later user turn, or the results of the calls of the turn before."""
-        config, tools = self._config, self._tools
+        tools = self._tools
         if tools is None or not observation.messages:
             return self._plain(observation.text, last_reward)
-        messages = list(observation.messages)
-        if config.show_reward and last_reward is not None:
-            messages[0] = replace(
-                messages[0], content=f"Reward: {last_reward:g}\n{messages[0].content}"
-            )
-        if messages[-1].role == "user":
-            text = self._user_text(messages[-1].content, None)
-            messages[-1] = replace(messages[-1], content=text)
+        messages = self._shown(observation, last_reward)
         # A window that begins here has lost the question: it is asked again.
         again = f"{self._users[0].text}\n{tools.as_text(messages)}"
         return _UserTurn(text=again, content=self._chat.encode(again), messages=messages)
@@ -214,22 +195,26 @@ def check_reasoning(chat: ChatFormat, config: ContextConfig) -> None:
         )
 
 
-def user_text(
+def turn_messages(
     config: ContextConfig,
-    observation: str,
+    observation: Observation,
     last_reward: float | None,
     *,
     has_tools: bool,
     is_one_action: bool,
-) -> str:
-    """Contents of a user turn, without the instructions that open the first one."""
-    parts = []
+) -> list[Message]:
+    """What a turn shows, without the instructions that open the first one.
+
+    The last reward stands before the first message, and the hint behind a user's, which is last.
+    """
+    messages = list(observation.messages) or [Message(role="user", content=observation.text)]
     if config.show_reward and last_reward is not None:
-        parts.append(f"Reward: {last_reward:g}")
-    parts.append(observation)
-    if config.format_hint:
-        parts.append(format_hint(config, has_tools=has_tools, is_one_action=is_one_action))
-    return "\n".join(parts)
+        text = f"Reward: {last_reward:g}\n{messages[0].content}"
+        messages[0] = replace(messages[0], content=text)
+    if config.format_hint and messages[-1].role == "user":
+        hint = format_hint(config, has_tools=has_tools, is_one_action=is_one_action)
+        messages[-1] = replace(messages[-1], content=f"{messages[-1].content}\n{hint}")
+    return messages
 
 
 def format_hint(

@@ -35,16 +35,15 @@ def evaluation_metrics(
     return out
 
 
-def success_over_tags(values: Mapping[str, float], split: Split = Split.EVAL) -> float:
+def success_over_tags(values: Mapping[str, float]) -> float:
     """Success over all tags, from the metrics of an evaluation; NaN where there is none.
 
     >>> success_over_tags({"eval/lake/success_rate": 0.5, "probe/lake/success_rate": 0.9})
     0.5
     """
-    if f"{split}/all/success_rate" in values:
-        return values[f"{split}/all/success_rate"]
-    prefix, suffix = f"{split}/", "/success_rate"
-    return mean([v for k, v in values.items() if k.startswith(prefix) and k.endswith(suffix)])
+    suffix = "/success_rate"
+    rates = {k: v for k, v in values.items() if k.startswith("eval/") and k.endswith(suffix)}
+    return rates.get("eval/all/success_rate", mean(list(rates.values())))
 
 
 def _tag_metrics(prefix: str, batch: RolloutBatch, pass_at: Sequence[int]) -> dict[str, float]:

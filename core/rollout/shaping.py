@@ -51,7 +51,7 @@ def penalize_length(
     if part not in ("response", "reasoning"):
         raise ShapingError(f"length has part {part!r}, but must be 'response' or 'reasoning'")
     if part == "response":
-        num_tokens = 0 if turn.response_tokens is None else len(turn.response_tokens)
+        num_tokens = turn.num_sampled_tokens
     else:
         start, end = turn.reasoning_span or (0, 0)
         num_tokens = end - start

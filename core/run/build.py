@@ -23,7 +23,7 @@ from echoscope.store.writer import RunWriter
 from ..config.loading import ConfigError
 from ..config.settings import RunConfig
 from ..engines.build import build_engine, check_engine
-from ..memory import MemoryEstimate, check_memory, device_kind, fitting_microbatch, free_bytes
+from ..memory import DeviceKind, MemoryEstimate, check_memory, fitting_microbatch, free_bytes
 from ..optim import Optimizer
 from ..plugins.checks import load_plugins
 from ..plugins.observing import user_observers
@@ -86,7 +86,8 @@ class Builder:
         model = resolve_model(self.config.model.path)
         check_weights(model)
         _check_context(positions_of(model), self.config)
-        device = device_kind(resolve_device(self.config.model.device))
+        is_cuda = resolve_device(self.config.model.device).type == "cuda"
+        device: DeviceKind = "cuda" if is_cuda else "cpu"
         if launched_size() and self.config.guard.mode != "off":
             raise ConfigError(
                 f"guard.mode is {self.config.guard.mode}, which goes on in the process of the run, "

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from echoscope.store.records import Split, StepMetrics
+from echoscope.store.records import StepMetrics
 
 from ..rollout.evaluate import success_over_tags
 
@@ -26,7 +26,7 @@ class Evaluations:
     def note(self, metrics: Sequence[StepMetrics]) -> None:
         """Remember the evaluation among these metrics, if there is one."""
         for each in metrics:
-            rate = success_over_tags(each.values, Split.EVAL)
+            rate = success_over_tags(each.values)
             if math.isfinite(rate):
                 self.last = rate
 

@@ -39,11 +39,12 @@ def pack_kept(
         config.reward.normalization,
         trainable_PG=rollouts.trainable_PG,
     )
-    trajectories, rewards = [], []
-    for p, g in np.argwhere(selection.keep_PG):
-        trajectory = rollouts.groups[p][g]
-        trajectories.append(trajectory)
-        rewards.append(credit_rewards(trajectory, float(normalized_PG[p, g]), config.reward.credit))
+    trajectories = kept_trajectories(rollouts, selection)
+    returns = normalized_PG[selection.keep_PG].tolist()
+    rewards = [
+        credit_rewards(*pair, config.reward.credit)
+        for pair in zip(trajectories, returns, strict=True)
+    ]
     left_out = left_out_rewards(rollouts, selection.keep_PG, normalized_PG, config.reward.credit)
     batch = pack(
         trajectories,
@@ -75,14 +76,13 @@ def fresh_tokens(
 
     A turn that does not say which weights sampled it counts as fresh.
     """
-    kept = kept_trajectories(rollouts, selection)
-    is_fresh = torch.zeros_like(batch.loss_mask)
-    for row, index in enumerate(batch.trajectory_index.tolist()):
-        versions = {turn.index: turn.policy_version for turn in kept[index].turns}
-        fresh = [k for k, sampled in versions.items() if sampled in (None, version)]
-        fresh_turns = torch.tensor(fresh, dtype=torch.int64, device=batch.turn_index.device)
-        is_fresh[row] = torch.isin(batch.turn_index[row], fresh_turns)
-    return is_fresh & batch.loss_mask
+    turns = [turn for each in kept_trajectories(rollouts, selection) for turn in each.turns]
+    fresh = np.array([turn.policy_version in (None, version) for turn in turns], dtype=np.bool_)
+    sizes = np.array([turn.num_sampled_tokens for turn in turns], dtype=np.int64)
+    by_token = torch.from_numpy(fresh.repeat(sizes))
+    return torch.zeros_like(batch.loss_mask).masked_scatter(
+        batch.loss_mask, by_token.to(batch.loss_mask.device)
+    )
 
 
 def outcomes(

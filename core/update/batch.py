@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from echoscope.store.records import FloatArray, Support, Trajectory, Turn
+from echoscope.store.records import FloatArray, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -134,7 +134,7 @@ def credit_rewards(
     earlier turn that has some, else to the first that has. All zero if no turn has any.
     """
     credited = np.zeros(trajectory.num_turns)
-    sampled = [turn.index for turn in trajectory.turns if _num_sampled(turn)]
+    sampled = [turn.index for turn in trajectory.turns if turn.num_sampled_tokens]
     if not sampled:
         return credited
     if credit == "trajectory":
@@ -165,13 +165,12 @@ def pack(
         default_temperature: of turns that do not record the temperature they were sampled at.
 
     Raises:
-        ValueError: a turn without token ids or log-probs (imported text cannot train), rewards that
-            do not fit the turns or fall on a turn without tokens.
+        ValueError: a turn without token ids or log-probs (imported text cannot train).
     """
     rows: list[_Row] = []
     for index, (trajectory, rewards_K) in enumerate(zip(trajectories, rewards, strict=True)):
-        rows += _rows_of(trajectory, index, rewards_K, default_temperature)
-    return _pad(rows, trajectories, pad_token_id)
+        rows += _rows_of(trajectory, index, rewards_K)
+    return _pad(rows, trajectories, pad_token_id, default_temperature)
 
 
 def select_rows(batch: TokenBatch, rows: Tensor | Sequence[int]) -> TokenBatch:
@@ -228,97 +227,35 @@ def minibatches(batch: TokenBatch, num_parts: int) -> list[tuple[TokenBatch, Ten
 
 def scatter_to_turns(
     batch: TokenBatch, values_BT: Tensor, trajectories: Sequence[Trajectory]
-) -> list[tuple[FloatArray, ...] | None]:
+) -> list[tuple[FloatArray, ...]]:
     """Per-token values of a batch, given back to the turns they belong to.
 
     Args:
-        batch: as packed from these very `trajectories` (any rows of it).
+        batch: as packed from these very `trajectories`.
         values_BT: (B, T), read on sampled tokens only.
 
     Returns:
-        For each trajectory one array (Lr,) per turn; None if it has sampled tokens and the batch
-        holds none of its rows.
-
-    Raises:
-        ValueError: the batch holds only some of a trajectory's rows.
+        For each trajectory one array (Lr,) per turn.
     """
-    chunks: dict[int, list[FloatArray]] = {}
-    values = values_BT.detach().to("cpu", torch.float32)
-    loss_mask = batch.loss_mask.cpu()
-    for row, index in enumerate(batch.trajectory_index.tolist()):
-        chunks.setdefault(index, []).append(values[row][loss_mask[row]].numpy())
-    out: list[tuple[FloatArray, ...] | None] = []
-    for index, trajectory in enumerate(trajectories):
-        if index not in chunks and trajectory.num_sampled_tokens:
-            out.append(None)
-            continue
-        flat = np.concatenate([np.zeros(0, np.float32), *chunks.get(index, [])])
-        if len(flat) != trajectory.num_sampled_tokens:
-            raise ValueError(
-                f"the batch holds {len(flat)} of the {trajectory.num_sampled_tokens} sampled "
-                f"tokens of {trajectory.id}; whole trajectories are needed"
-            )
-        ends = np.cumsum([_num_sampled(turn) for turn in trajectory.turns])
-        out.append(tuple(np.split(flat, ends[:-1])) if len(ends) else ())
-    return out
+    flat = values_BT.detach().to("cpu", torch.float32)[batch.loss_mask.cpu()].numpy()
+    sizes = [[turn.num_sampled_tokens for turn in trajectory.turns] for trajectory in trajectories]
+    ends = np.cumsum([size for of_turns in sizes for size in of_turns], dtype=np.int64)
+    assert len(flat) == ends[-1:].sum()
+    parts = iter(np.split(flat, ends))
+    return [tuple(next(parts) for _ in of_turns) for of_turns in sizes]
 
 
 @dataclass(slots=True, kw_only=True)
 class _Row:
-    """A row while it grows. Lists have L entries."""
+    """A row while it grows."""
 
     trajectory_index: int
     tokens: list[int] = field(default_factory=list)
-    turn_index: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    temperatures: list[float] = field(default_factory=list)
-    supports: list[Support] = field(default_factory=list)
-    """Of the turns of the row that have one."""
-    support_sizes: list[int] = field(default_factory=list)
-
-    @property
-    def length(self) -> int:
-        return len(self.tokens)
-
-    def add_prompt(self, tokens: Sequence[int]) -> None:
-        size = len(tokens)
-        self.tokens += tokens
-        self.turn_index += [-1] * size
-        self.logprobs += [0.0] * size
-        self.rewards += [0.0] * size
-        self.temperatures += [1.0] * size
-        self.support_sizes += [0] * size
-
-    def add_response(self, turn: Turn, reward: float, default_temperature: float) -> None:
-        """A turn with at least one sampled token; its reward goes to the last of them."""
-        assert turn.response_tokens is not None
-        assert turn.logprobs is not None
-        size = len(turn.response_tokens)
-        temperature = default_temperature if turn.temperature is None else turn.temperature
-        self.tokens += turn.response_tokens.tolist()
-        self.turn_index += [turn.index] * size
-        self.logprobs += turn.logprobs.tolist()
-        self.rewards += [0.0] * (size - 1) + [reward]
-        self.temperatures += [temperature] * size
-        self.supports += [] if turn.support is None else [turn.support]
-        self.support_sizes += [0] * size if turn.support is None else turn.support.sizes.tolist()
+    responses: list[tuple[int, Turn, float]] = field(default_factory=list)
+    """Where the tokens of each response begin, its turn, and the reward of the last of them."""
 
 
-def _num_sampled(turn: Turn) -> int:
-    return 0 if turn.response_tokens is None else len(turn.response_tokens)
-
-
-def _rows_of(
-    trajectory: Trajectory,
-    index: int,
-    rewards_K: NDArray[np.floating],
-    default_temperature: float,
-) -> Iterator[_Row]:
-    if len(rewards_K) != trajectory.num_turns:
-        raise ValueError(
-            f"{trajectory.id} has {trajectory.num_turns} turns, but {len(rewards_K)} rewards"
-        )
+def _rows_of(trajectory: Trajectory, index: int, rewards_K: NDArray[np.floating]) -> Iterator[_Row]:
     row: _Row | None = None
     for turn, reward in zip(trajectory.turns, rewards_K.tolist(), strict=True):
         if turn.prompt_tokens is None or turn.response_tokens is None or turn.logprobs is None:
@@ -326,63 +263,63 @@ def _rows_of(
                 f"turn {turn.index} of {trajectory.id} has no sampled token ids and log-probs; "
                 "only rollouts that were stored with their tokens can train"
             )
-        if turn.temperature == 0:
-            raise ValueError(
-                f"turn {turn.index} of {trajectory.id} was sampled greedily, at temperature 0: "
-                "greedy samples have no probability, so they cannot train"
-            )
         if not len(turn.response_tokens):
-            if reward:
-                raise ValueError(
-                    f"turn {turn.index} of {trajectory.id} has the reward {reward}, but no sampled "
-                    "token to carry it; see credit_rewards"
-                )
             continue
         prompt = turn.prompt_tokens.tolist()
-        if not prompt:
-            raise ValueError(
-                f"turn {turn.index} of {trajectory.id} was sampled from an empty prompt"
-            )
-        if row is None or prompt[: row.length] != row.tokens:
+        if row is None or prompt[: len(row.tokens)] != row.tokens:
             if row is not None:
                 yield row
             row = _Row(trajectory_index=index)
-        row.add_prompt(prompt[row.length :])
-        row.add_response(turn, reward, default_temperature)
+        row.tokens = prompt + turn.response_tokens.tolist()
+        row.responses.append((len(prompt), turn, reward))
     if row is not None:
         yield row
 
 
-def _pad(rows: Sequence[_Row], trajectories: Sequence[Trajectory], pad_token_id: int) -> TokenBatch:
-    width = max((row.length for row in rows), default=0)
-
-    def column(lists: Sequence[Sequence[float]], fill: float, dtype: torch.dtype) -> Tensor:
-        out = torch.full((len(rows), width), fill, dtype=dtype)
-        for index, values in enumerate(lists):
-            out[index, : len(values)] = torch.tensor(values, dtype=dtype)
-        return out
-
-    owners = [trajectories[row.trajectory_index] for row in rows]
-    is_warm = any(temperature != 1 for row in rows for temperature in row.temperatures)
-    temperatures = column([row.temperatures for row in rows], 1.0, torch.float32)
-    turn_index = column([row.turn_index for row in rows], -1, torch.int64)
-    sizes, supports = column([row.support_sizes for row in rows], 0, torch.int64), None
+def _pad(
+    rows: Sequence[_Row],
+    trajectories: Sequence[Trajectory],
+    pad_token_id: int,
+    default_temperature: float,
+) -> TokenBatch:
+    shape = (len(rows), max((len(row.tokens) for row in rows), default=0))
+    input_ids = np.full(shape, pad_token_id, dtype=np.int64)
+    attention_mask = np.zeros(shape, dtype=np.bool_)
+    turn_index = np.full(shape, -1, dtype=np.int64)
+    logprobs, rewards = np.zeros((2, *shape), dtype=np.float32)
+    temperatures = np.ones(shape, dtype=np.float32)
+    sizes, left_in = np.zeros(shape, dtype=np.int64), []
+    for index, row in enumerate(rows):
+        input_ids[index, : len(row.tokens)] = row.tokens
+        attention_mask[index, : len(row.tokens)] = True
+        for start, turn, reward in row.responses:
+            here = slice(start, start + turn.num_sampled_tokens)
+            temperature = default_temperature if turn.temperature is None else turn.temperature
+            turn_index[index, here] = turn.index
+            logprobs[index, here] = turn.logprobs
+            rewards[index, here.stop - 1] = reward
+            temperatures[index, here] = temperature
+            if turn.support is not None:
+                sizes[index, here] = turn.support.sizes
+                left_in.append(turn.support.tokens)
+    supports = None
     if sizes.any():
-        left_in = np.concatenate([support.tokens for row in rows for support in row.supports])
-        supports = TokenSupports(sizes=sizes, tokens=torch.from_numpy(left_in.astype(np.int64)))
+        tokens = torch.from_numpy(np.concatenate(left_in).astype(np.int64))
+        supports = TokenSupports(sizes=torch.from_numpy(sizes), tokens=tokens)
+    owners = [trajectories[row.trajectory_index] for row in rows]
     return TokenBatch(
-        input_ids=column([row.tokens for row in rows], pad_token_id, torch.int64),
-        attention_mask=column([[1] * row.length for row in rows], 0, torch.bool),
-        loss_mask=turn_index >= 0,
-        turn_index=turn_index,
-        behaviour_logprobs=column([row.logprobs for row in rows], 0.0, torch.float32),
-        token_rewards=column([row.rewards for row in rows], 0.0, torch.float32),
+        input_ids=torch.from_numpy(input_ids),
+        attention_mask=torch.from_numpy(attention_mask),
+        loss_mask=torch.from_numpy(turn_index >= 0),
+        turn_index=torch.from_numpy(turn_index),
+        behaviour_logprobs=torch.from_numpy(logprobs),
+        token_rewards=torch.from_numpy(rewards),
         trajectory_index=torch.tensor([row.trajectory_index for row in rows], dtype=torch.int64),
         group_index=torch.tensor([owner.group_index for owner in owners], dtype=torch.int64),
         trajectory_num_tokens=torch.tensor(
             [owner.num_sampled_tokens for owner in owners], dtype=torch.int64
         ),
-        temperatures=temperatures if is_warm else None,
+        temperatures=torch.from_numpy(temperatures) if (temperatures != 1).any() else None,
         supports=supports,
     )
 

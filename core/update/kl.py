@@ -45,7 +45,7 @@ def kl_penalty(
     ref_logprobs: Tensor,
     estimator: KlEstimator,
     *,
-    behaviour_logprobs: Tensor | None = None,
+    behaviour_logprobs: Tensor,
     correction: Tensor | None = None,
 ) -> Tensor:
     """Per-token KL(pi || pi_ref): the estimator's value with the gradient of the KL itself.
@@ -60,15 +60,12 @@ def kl_penalty(
         logprobs: Of the policy, with gradient.
         ref_logprobs: Of the reference policy, same shape.
         estimator: What the value is; it does not touch the gradient.
-        behaviour_logprobs: Of the policy that sampled; None for the policy itself. Weights above
-            10 count as 10.
+        behaviour_logprobs: Of the policy that sampled. Weights above 10 count as 10.
         correction: What pi / behaviour is multiplied by where the behaviour policy is only close
             to the one that sampled (see `off_policy.py`); None for 1.
     """
     difference = log_ratio(logprobs, ref_logprobs).detach()
-    weight = torch.ones_like(difference)
-    if behaviour_logprobs is not None:
-        weight = log_ratio(logprobs, behaviour_logprobs).detach().exp()
+    weight = log_ratio(logprobs, behaviour_logprobs).detach().exp()
     if correction is not None:
         weight = weight * correction
     weight = weight.clamp(max=MAX_KL_WEIGHT)

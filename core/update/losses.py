@@ -52,28 +52,14 @@ class Denominators:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LossTerms:
-    """Scalars, already weighted and divided by the optimizer step's denominators. Absent: None."""
+    """Scalars, already weighted and divided by the optimizer step's denominators."""
 
-    policy: Tensor
-    kl: Tensor | None
-    entropy: Tensor | None
-    """Minus the entropy bonus."""
-    value: Tensor | None
+    named: Mapping[str, Tensor]
+    """`policy`; `kl`, `entropy` (minus the entropy bonus) and `value` where they are present."""
     metrics: Mapping[str, Tensor]
     """Detached sums; those of the microbatches are added up. See `metrics.py`."""
     maxima: Mapping[str, Tensor]
     """Detached maxima; the largest over the microbatches counts."""
-
-    @property
-    def named(self) -> dict[str, Tensor]:
-        """The terms that are present, by name."""
-        terms = {
-            "policy": self.policy,
-            "kl": self.kl,
-            "entropy": self.entropy,
-            "value": self.value,
-        }
-        return {name: term for name, term in terms.items() if term is not None}
 
     @property
     def total(self) -> Tensor:
@@ -155,17 +141,11 @@ def compute_loss(
         if config.value_coef:
             value = value_loss(values_L, old_values_L, returns_L, config)
             value = value / max(denominators.num_tokens, 1)
-    for name, term in (("policy", policy), ("kl", kl), ("entropy", entropy), ("value", value)):
-        if term is not None:
-            sums[f"loss_{name}"] = term.detach().double()
-    return LossTerms(
-        policy=policy,
-        kl=kl,
-        entropy=entropy,
-        value=value,
-        metrics=sums,
-        maxima={"ratio": _max(ratio_L), **correction.maxima},
-    )
+    terms = {"policy": policy, "kl": kl, "entropy": entropy, "value": value}
+    named = {name: term for name, term in terms.items() if term is not None}
+    sums |= {f"loss_{name}": term.detach().double() for name, term in named.items()}
+    maxima = {"ratio": _max(ratio_L), **correction.maxima}
+    return LossTerms(named=named, metrics=sums, maxima=maxima)
 
 
 def token_weights(

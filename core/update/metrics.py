@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from echoscope.diagnostics.measure.rates import mean_of_arrays
 from echoscope.store.records import (
-    FloatArray,
     RolloutBatch,
     StopReason,
     Trajectory,
@@ -101,12 +101,6 @@ def _turn_metrics(turns: list[Turn]) -> dict[str, float]:
     }
 
 
-def mean_of_arrays(arrays: list[FloatArray]) -> float:
-    """Mean over all entries of all arrays, in float64."""
-    total = sum(len(array) for array in arrays)
-    return sum(float(a.sum(dtype=np.float64)) for a in arrays) / total if total else math.nan
-
-
 def staleness_metrics(batch: RolloutBatch, version: int) -> dict[str, float]:
     """`rollout/staleness_*`: updates of the policy that the weights behind each turn lack.
 
@@ -117,7 +111,7 @@ def staleness_metrics(batch: RolloutBatch, version: int) -> dict[str, float]:
         float(version - (turn.policy_version or 0))
         for trajectory in batch.trajectories
         for turn in trajectory.turns
-        if turn.response_tokens is not None and len(turn.response_tokens)
+        if turn.num_sampled_tokens
     ]
     return {
         "rollout/staleness_mean": mean(lags),
@@ -168,20 +162,9 @@ _PER_TOKEN = {
     "return": "critic/return_mean",
 }
 _LOSSES = ("policy", "kl", "entropy", "value")
+_OF_EVERY_STEP = ("ratio", "clip_low", "clip_high", "clip_dual", "approx_kl", "entropy")
 _ALWAYS = dict.fromkeys(
-    (
-        "num_tokens",
-        "ratio",
-        "clip_low",
-        "clip_high",
-        "clip_dual",
-        "approx_kl",
-        "entropy",
-        "advantage",
-        "advantage_squared",
-        "loss_policy",
-    ),
-    0.0,
+    (*_OF_EVERY_STEP, "num_tokens", "advantage", "advantage_squared", "loss_policy"), 0.0
 )
 
 

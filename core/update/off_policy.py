@@ -75,9 +75,6 @@ def correct(old_L: Tensor, batch: TokenBatch, config: OffPolicyConfig) -> Correc
 
     Args:
         old_L: Log-probs of pi_old at the sampled tokens of `batch`.
-
-    Raises:
-        ValueError: weights of whole trajectories are asked for, and the batch holds parts of one.
     """
     if config.correction == "none":
         return Correction(surrogate_L=None, token_L=None, sums={}, maxima={})
@@ -120,14 +117,13 @@ def _cut(rho: Tensor, judged: Tensor, config: OffPolicyConfig) -> tuple[Tensor, 
 
 
 def _log_ratios(old_L: Tensor, row_L: Tensor, batch: TokenBatch) -> Tensor:
-    """(B,) log pi_old - log mu, summed over the trajectory of each row."""
+    """(B,) log pi_old - log mu, summed over the trajectory of each row.
+
+    A trajectory of several rows has had its old log-probs from before the update, see
+    `needs_old_logprobs`.
+    """
     if batch.trajectory_log_ratio is not None:
         return batch.trajectory_log_ratio
-    if not torch.equal(batch.loss_mask.sum(1), batch.trajectory_num_tokens):
-        raise ValueError(
-            "off_policy.level is sequence, and a trajectory stands in several rows, so its weight "
-            "needs log-probs of all of them: call annotate on the step first"
-        )
     gap_L = (old_L - batch.behaviour_logprobs[batch.loss_mask]).detach().double()
     return gap_L.new_zeros(batch.num_rows).index_add(0, row_L, gap_L)
 

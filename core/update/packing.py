@@ -56,10 +56,6 @@ _SLACK = 16
 _Ints = NDArray[np.int64]
 
 
-class PackingUnsupportedError(ValueError):
-    """The model's attention is of a kind that packed rows cannot have."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bucket:
     """Segments of like length that attention takes together.
@@ -249,7 +245,7 @@ def packed_attention(
     """Attention over packed rows, from (1, H, N, D) to (1, N, H, D); sdpa without them.
 
     Raises:
-        PackingUnsupportedError: the layer has a window, a cap, a bias or a sink.
+        ValueError: the layer has a window, a cap, a bias or a sink.
     """
     if packed_rows is None:
         out: tuple[Tensor, None] = sdpa_attention_forward(
@@ -258,7 +254,7 @@ def packed_attention(
         return out
     for name in _UNSUPPORTED:
         if kwargs.get(name) is not None:
-            raise PackingUnsupportedError(f"its attention has a {name}")
+            raise ValueError(f"its attention has a {name}")
     packed_rows.num_attended += 1
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))  # (N, H, D)
     scale = kwargs.get("scaling")

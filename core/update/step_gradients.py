@@ -18,7 +18,6 @@ from torch import Tensor
 from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.measure.gradients import (
     GradientReport,
-    GradientUnit,
     decompose,
 )
 from echoscope.diagnostics.selection.filter import Selection, select_groups
@@ -82,15 +81,10 @@ def break_down(policy: Policy, groups: AllGroups, config: RunConfig) -> Gradient
             yield compute_loss(outputs, micro, loss, denominators, config.off_policy).named
 
     # Tokens are what `token_mean` divides by; the sequence means count trajectories.
-    tokens_B, kept_P = batch.loss_mask.sum(1).cpu(), selection.keep_PG.sum(1)
-    by_tokens = loss.aggregation == "token_mean"
-    units = [
-        GradientUnit(
-            reward_std=float(std),
-            weight=float(tokens_B[group_B == p].sum() if by_tokens else kept_P[p]),
-        )
-        for p, std in enumerate(selection.reward_std_P)
-    ]
+    weights_P = selection.keep_PG.sum(1).astype(np.float64)
+    if loss.aggregation == "token_mean":
+        tokens_B = batch.loss_mask.sum(1).cpu().numpy()
+        weights_P = np.bincount(group_B.numpy(), tokens_B, minlength=len(weights_P))
     modules = {"model": policy.model, "critic": policy.critic}
     parameters = {
         f"{prefix}.{name}": parameter
@@ -100,7 +94,9 @@ def break_down(policy: Policy, groups: AllGroups, config: RunConfig) -> Gradient
         if parameter.requires_grad
     }
     return retrying(
-        lambda: decompose(terms_of, units, parameters),
+        lambda: decompose(
+            terms_of, parameters, reward_std_P=selection.reward_std_P, weights_P=weights_P
+        ),
         policy,
         config,
         where="the gradient breakdown (diagnostics.gradient)",

@@ -235,7 +235,7 @@ def _accumulate(
             policy.sums_gradients(is_last=index == len(parts) - 1)
             outputs = policy.outputs(micro)
             terms = compute_loss(outputs, micro, loss, denominators, config.off_policy)
-            trains = terms.value if only_critic else terms.total
+            trains = terms.named.get("value") if only_critic else terms.total
             if trains is not None:
                 trains.backward()
                 optimizer.accumulate()

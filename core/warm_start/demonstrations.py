@@ -23,7 +23,7 @@ from echoscope.envs.reserving import MAX_DRAWS, gave_up, may_play, variety_of
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.runner import TurnRunner
 from echoscope.envs.turns.turn import Opening
-from echoscope.store.records import FloatArray, IntArray, read_only
+from echoscope.store.records import FloatArray, IntArray
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN
 from echoscope.text.tool_calls import (
     call_action,
@@ -36,7 +36,7 @@ from echoscope.text.user_code import UserCodeError, call
 
 from ..config.context import ContextConfig
 from ..rollout.chat import ChatFormat
-from ..rollout.context import Conversation, format_hint
+from ..rollout.context import Conversation, turn_messages
 from .narrators import Narrator, NarratorOf, plain_narrator
 
 
@@ -50,12 +50,6 @@ class Row:
 
     tokens: IntArray  # (L,)
     weights: FloatArray  # (L,)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tokens", read_only(self.tokens, np.int32))
-        object.__setattr__(self, "weights", read_only(self.weights, np.float32))
-        if len(self.tokens) != len(self.weights):
-            raise ValueError(f"{len(self.tokens)} tokens with {len(self.weights)} weights")
 
 
 DEMONSTRATION_SEED_CODE = 3
@@ -130,13 +124,16 @@ class Demonstration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Teaching:
-    """How demonstrations are made.
+class Lesson:
+    """One environment to demonstrate, how many episodes of it, and how.
 
     `careful`: probability of careful thinking per turn. `nonsense`: probability per turn of a reply
     that the world does not understand.
     """
 
+    group: EnvGroup
+    context: ContextConfig
+    episodes: int
     careful: float
     nonsense: float = 0.02
 
@@ -147,46 +144,42 @@ class Teaching:
 
 
 def demonstrate(
-    group: EnvGroup,
-    context: ContextConfig,
-    teaching: Teaching,
+    lesson: Lesson,
     *,
-    episodes: int,
     seed: int,
     all_tasks: bool = False,
     narrator_of: NarratorOf = plain_narrator,
 ) -> Iterator[Demonstration]:
     """Episodes of one environment, each with a task of its own. The same seed gives the same ones.
 
-    Tasks that are reserved for evaluation are left out unless `all_tasks`.
+    Args:
+        all_tasks: also play tasks that are reserved for evaluation.
+        narrator_of: writes the reasoning of an environment.
 
     Raises:
         EnvError: an unknown environment or parameter.
         SftError: the environment has no scripted expert.
     """
-    world = turns_of(group)
+    group, world = lesson.group, turns_of(lesson.group)
     is_reserving = not all_tasks and variety_of(world).is_enough
     narrator = narrator_of(group.env)
     try:
-        for episode in range(episodes):
+        for episode in range(lesson.episodes):
             rng = np.random.default_rng([seed, zlib.crc32(group.name.encode()), episode])
-            yield _episode(
-                group, world, context, teaching, rng, narrator, is_reserving=is_reserving
-            )
+            yield _episode(lesson, world, rng, narrator, is_reserving=is_reserving)
     finally:
         world.close()
 
 
 def _episode(
-    group: EnvGroup,
+    lesson: Lesson,
     world: TurnRunner,
-    context: ContextConfig,
-    teaching: Teaching,
     rng: np.random.Generator,
     narrator: Narrator,
     *,
     is_reserving: bool,
 ) -> Demonstration:
+    group, context = lesson.group, lesson.context
     env_seed, noise_seed, opening = _start(group, world, rng, is_reserving=is_reserving)
     observation = opening.observation
     env = world.env
@@ -196,27 +189,30 @@ def _episode(
     messages = [DemoMessage(role="system", content=context.system)] if context.system else []
     instructions = opening.instructions if context.instructions else ""
     head = f"{instructions}\n\n" if instructions else ""
-    messages_now = messages_shown(
-        context, observation, None, tools=has_tools, is_one_action=group.is_one_action
-    )
+
+    def shown(seen: Observation, last_reward: float | None) -> list[DemoMessage]:
+        messages = turn_messages(
+            context, seen, last_reward, has_tools=has_tools, is_one_action=group.is_one_action
+        )
+        return [DemoMessage(role=m.role, content=m.content, name=m.name) for m in messages]
+
+    messages_now = shown(observation, None)
     messages_now[-1] = replace(messages_now[-1], content=head + messages_now[-1].content)
     result = None
     while result is None or result.stop_reason is None:
         messages += messages_now
-        is_nonsense = bool(rng.random() < teaching.nonsense)
+        is_nonsense = bool(rng.random() < lesson.nonsense)
         reasoning, action = (
             _nonsense(narrator, rng, has_tools=has_tools)
             if is_nonsense
-            else _think(narrator, observation.text, env.solve(), env.guesses(), teaching, rng)
+            else _think(narrator, observation.text, env.solve(), env.guesses(), lesson.careful, rng)
         )
         messages.append(_reply(context, reasoning, action, train=not is_nonsense))
         result = world.step_turn([action], is_well_formed=True)
         if result.error is not None:
             raise SftError(f"{group.env} failed at task {env_seed}: {result.error}")
         observation = result.observation
-        messages_now = messages_shown(
-            context, observation, result.reward, tools=has_tools, is_one_action=group.is_one_action
-        )
+        messages_now = shown(observation, result.reward)
     return Demonstration(
         env=group.env,
         params=group.params,
@@ -261,10 +257,10 @@ def _think(
     observation: str,
     plan: Sequence[str] | None,
     legal: Sequence[str],
-    teaching: Teaching,
+    careful: float,
     rng: np.random.Generator,
 ) -> tuple[str, str]:
-    is_careful = bool(rng.random() < teaching.careful)
+    is_careful = bool(rng.random() < careful)
     if is_careful and plan:
         name = type(narrator).__name__
         reply = call("narrator", name, narrator.careful, observation, plan, rng)
@@ -286,27 +282,6 @@ def _nonsense(narrator: Narrator, rng: np.random.Generator, *, has_tools: bool) 
     word = _NONSENSE[int(rng.integers(len(_NONSENSE)))]
     action = f"no_{word} {{}}" if has_tools else word  # a call of a tool that is not there
     return _careless(narrator, action, rng), action
-
-
-def messages_shown(
-    context: ContextConfig,
-    observation: Observation,
-    last_reward: float | None,
-    *,
-    tools: bool,
-    is_one_action: bool,
-) -> list[DemoMessage]:
-    """What a turn shows, as `Conversation` puts it together in a rollout."""
-    messages = list(observation.messages) or [Message(role="user", content=observation.text)]
-    turn_messages = [DemoMessage(role=m.role, content=m.content, name=m.name) for m in messages]
-    if context.show_reward and last_reward is not None:
-        text = f"Reward: {last_reward:g}\n{turn_messages[0].content}"
-        turn_messages[0] = replace(turn_messages[0], content=text)
-    if context.format_hint and turn_messages[-1].role == "user":
-        hint = format_hint(context, has_tools=tools, is_one_action=is_one_action)
-        text = f"{turn_messages[-1].content}\n{hint}"
-        turn_messages[-1] = replace(turn_messages[-1], content=text)
-    return turn_messages
 
 
 def encode(

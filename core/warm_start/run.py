@@ -13,16 +13,15 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from peft import PeftModel
 from pydantic import Field
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from echoscope.diagnostics.config import FrozenModel
@@ -47,15 +46,13 @@ from ..rollout.chat import ChatFormat, check_vocabulary, load_tokenizer
 from .adapters import check_out
 from .demonstrations import (
     Demonstration,
+    Lesson,
     Row,
     SftError,
-    Teaching,
-    demonstrate,
     encode,
     read_jsonl,
     training_text,
 )
-from .narrators import NarratorOf, plain_narrator
 
 
 class SftConfig(FrozenModel):
@@ -143,27 +140,24 @@ def learning_rate(iteration: int, config: SftConfig) -> float:
 
 def batch_indices(iteration: int, num_rows: int, config: SftConfig) -> list[int]:
     """Rows of an iteration: every pass visits each row once, in an order of its own."""
-    first = iteration * config.batch_episodes
-    orders: dict[int, NDArray[np.int64]] = {}
-    picked = []
-    for position in range(first, first + config.batch_episodes):
-        epoch, offset = divmod(position, num_rows)
-        if epoch not in orders:
-            orders[epoch] = np.random.default_rng([config.seed, epoch]).permutation(num_rows)
-        picked.append(int(orders[epoch][offset]))
+    epoch, offset = divmod(iteration * config.batch_episodes, num_rows)
+    end = offset + config.batch_episodes
+    orders = [
+        np.random.default_rng([config.seed, epoch + later]).permutation(num_rows)
+        for later in range(-(-end // num_rows))
+    ]
+    picked: list[int] = np.concatenate(orders)[offset:end].tolist()
     return picked
 
 
 def batch_loss(model: PreTrainedModel | PeftModel, rows: Sequence[Row]) -> tuple[Tensor, float]:
     """(weighted sum of -log p, sum of the weights) over the rows; scalar tensor and number."""
-    lengths = [len(row.tokens) for row in rows]
-    tokens = torch.zeros(len(rows), max(lengths), dtype=torch.int64)  # (B, T)
-    weights = torch.zeros(len(rows), max(lengths))  # (B, T)
-    for index, row in enumerate(rows):
-        tokens[index, : lengths[index]] = torch.from_numpy(row.tokens.astype(np.int64))
-        weights[index, : lengths[index]] = torch.from_numpy(row.weights.copy())
+    tokens, weights = (  # (B, T) each
+        pad_sequence([torch.tensor(values) for values in column], batch_first=True)
+        for column in ([row.tokens for row in rows], [row.weights for row in rows])
+    )
     device = next(model.parameters()).device
-    tokens, weights = tokens.to(device), weights[:, 1:].to(device)
+    tokens, weights = tokens.long().to(device), weights[:, 1:].to(device)
     # Rows are padded on the right, so causality alone keeps padding out.
     logits = model(input_ids=tokens[:, :-1], use_cache=False).logits.float()
     losses = torch.nn.functional.cross_entropy(
@@ -207,16 +201,6 @@ BARE_CONTEXT = ContextConfig(system="", instructions=False, format_hint=False)
 """A user turn is the observation and nothing else."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
-    """One environment to demonstrate, and how many episodes of it."""
-
-    group: EnvGroup
-    context: ContextConfig
-    episodes: int
-    teaching: Teaching
-
-
 def plan_lessons(
     targets: Sequence[str],
     *,
@@ -245,8 +229,15 @@ def plan_lessons(
         share = episodes * seen // total - given
         given += share
         of_env = careful_by_tag.get(group.env, careful)
-        teaching = Teaching(careful=careful_by_tag.get(group.name, of_env), nonsense=nonsense)
-        lessons.append(Lesson(group=group, context=context, episodes=share, teaching=teaching))
+        lessons.append(
+            Lesson(
+                group=group,
+                context=context,
+                episodes=share,
+                careful=careful_by_tag.get(group.name, of_env),
+                nonsense=nonsense,
+            )
+        )
     return lessons
 
 
@@ -261,34 +252,6 @@ def _groups_of(target: str) -> list[tuple[EnvGroup, ContextConfig]]:
         names = [*recipe_names(), *registry.known_ids()]
         raise ConfigError(f"no recipe or environment {target!r}{did_you_mean(target, names)}")
     return [(group, config.context) for group in config.envs.train]
-
-
-def teach(
-    lessons: Sequence[Lesson],
-    *,
-    seed: int,
-    all_tasks: bool = False,
-    narrator_of: NarratorOf = plain_narrator,
-) -> list[Demonstration]:
-    """All episodes of all lessons, in order. The same seed gives the same ones.
-
-    Args:
-        all_tasks: also play tasks that are reserved for evaluation.
-        narrator_of: writes the reasoning of an environment.
-    """
-    return [
-        episode
-        for lesson in lessons
-        for episode in demonstrate(
-            lesson.group,
-            lesson.context,
-            lesson.teaching,
-            episodes=lesson.episodes,
-            seed=seed,
-            all_tasks=all_tasks,
-            narrator_of=narrator_of,
-        )
-    ]
 
 
 def warm_start(

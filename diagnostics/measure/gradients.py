@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -42,17 +43,6 @@ MAX_BUFFER_GB = 8.0
 
 class GradientMemoryError(ValueError):
     """The summed gradients would not fit the memory that they may take."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientUnit:
-    """What is known of one group before its gradient is taken."""
-
-    reward_std: float
-    """NaN where it is not defined."""
-    weight: float
-    """Its part of what the loss was divided by: trained tokens under `token_mean`, trajectories
-    under the sequence means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,7 +69,11 @@ class GradientReport:
 
 
 def decompose(
-    terms_of: TermsOf, units: Sequence[GradientUnit], parameters: Mapping[str, Tensor]
+    terms_of: TermsOf,
+    parameters: Mapping[str, Tensor],
+    *,
+    reward_std_P: FloatArray64,
+    weights_P: FloatArray64,
 ) -> GradientReport:
     """Take the gradient of a step's loss apart, one group at a time.
 
@@ -88,18 +82,22 @@ def decompose(
 
     Args:
         terms_of: terms of each group, see `TermsOf`. Rejected groups are groups too.
-        units: one per group, in the order of the indices that `terms_of` takes.
         parameters: trainable parameters by name, shared ones once.
+        reward_std_P: of each group, in the order of the indices that `terms_of` takes; NaN where it
+            is not defined.
+        weights_P: each group's part of what the loss was divided by: trained tokens under
+            `token_mean`, trajectories under the sequence means.
 
     Raises:
         GradientMemoryError: the sums need more than `MAX_BUFFER_GB`.
     """
-    buckets = make_buckets([unit.reward_std for unit in units])
+    buckets = make_buckets(reward_std_P)
     sums = _Sums(parameters, list(buckets))
     for bucket, members in buckets.items():
         for index in members:
             sums.add(bucket, index, terms_of(index))
-    return GradientReport(values=_values(sums, units, buckets), buckets=buckets)
+    values = _values(sums, reward_std_P, weights_P, buckets)
+    return GradientReport(values=values, buckets=buckets)
 
 
 class _Sums:
@@ -234,11 +232,13 @@ def _gram(rows: Tensor) -> FloatArray64:
 
 
 def _values(
-    sums: _Sums, units: Sequence[GradientUnit], buckets: Mapping[str, tuple[int, ...]]
+    sums: _Sums,
+    reward_std_P: FloatArray64,
+    weights_P: FloatArray64,
+    buckets: Mapping[str, tuple[int, ...]],
 ) -> dict[str, float]:
     products = sums.products()
-    weights_P = np.array([unit.weight for unit in units], dtype=np.float64)
-    groups = {ALL: tuple(range(len(units))), **buckets}
+    groups = {ALL: tuple(range(len(weights_P))), **buckets}
 
     def dot(a: BoolArray, b: BoolArray) -> float:
         """Of two sums of cells. Cells outside them may be NaN."""
@@ -246,7 +246,7 @@ def _values(
 
     out: dict[str, float] = {}
     for term in (*sums.terms, TOTAL):
-        squares_P = sums.group_squares(term, len(units))
+        squares_P = sums.group_squares(term, len(weights_P))
         whole = sums.cells(term, ALL)
         for bucket, members in groups.items():
             bucket_cells = sums.cells(term, bucket)
@@ -263,7 +263,7 @@ def _values(
         out |= {f"{term}/{ALL}/snr": snr, f"{term}/{ALL}/noise_scale": scale}
     for bucket, members in buckets.items():
         out[f"{bucket}/num_groups"] = float(len(members))
-        out[f"{bucket}/reward_std_mean"] = float(np.mean([units[p].reward_std for p in members]))
+        out[f"{bucket}/reward_std_mean"] = float(reward_std_P[list(members)].mean())
     return out
 
 
@@ -318,7 +318,7 @@ def signal_share(norms_squared_p: FloatArray64, sum_squared: float) -> float:
     return (sum_squared - float(norms_squared_p.sum())) * size / (size - 1) / sum_squared
 
 
-def make_buckets(reward_std_P: Sequence[float]) -> dict[str, tuple[int, ...]]:
+def make_buckets(reward_std_P: ArrayLike) -> dict[str, tuple[int, ...]]:
     """Groups of like reward std: name to their indices, every group in exactly one bucket.
 
     `zero` holds groups without spread, `undefined` those whose std is NaN; the others go to

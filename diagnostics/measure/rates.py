@@ -1,9 +1,20 @@
-"""How sure a rate is."""
+"""Means of arrays, and how sure a rate is."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from echoscope.store.records import FloatArray
+
+
+def mean_of_arrays(arrays: Sequence[FloatArray]) -> float:
+    """Mean over all entries of all arrays, in float64; NaN of none."""
+    total = sum(len(array) for array in arrays)
+    return sum(float(a.sum(dtype=np.float64)) for a in arrays) / total if total else math.nan
 
 
 def wilson_interval(

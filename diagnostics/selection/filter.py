@@ -43,6 +43,7 @@ from echoscope.store.records import (
 )
 
 from ..config import SelectionConfig
+from ..measure.rates import mean_of_arrays
 from .rules import is_zero, keep_by_own_rule, select
 
 RELATIVE_NOISE = 1e-9
@@ -262,15 +263,9 @@ def group_values(arrays: GroupArrays, metric: str) -> FloatArray64:
 
 def mean_entropy(trajectory: Trajectory) -> float:
     """Mean recorded entropy of the sampled tokens, in nats; NaN if any turn has none recorded."""
-    total, count = 0.0, 0
-    for turn in trajectory.turns:
-        if turn.response_tokens is None or len(turn.response_tokens) == 0:
-            continue
-        if turn.entropies is None:
-            return float("nan")
-        total += float(turn.entropies.sum(dtype=np.float64))
-        count += len(turn.response_tokens)
-    return total / count if count else float("nan")
+    arrays = [turn.entropies for turn in trajectory.turns if turn.num_sampled_tokens]
+    known = [array for array in arrays if array is not None]
+    return mean_of_arrays(known) if len(known) == len(arrays) else float("nan")
 
 
 def _per_group(

@@ -13,6 +13,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from echoscope.text.sentences import capitalised
+
 MIN_GROUPS = 8
 """Fewer groups say nothing about how spreads differ."""
 PAYS_ABOVE = 1.0
@@ -53,44 +55,34 @@ def payoff_of(reward_std_P: NDArray[np.float64], *, luck: str = "") -> Payoff:
     std = reward_std_P[np.isfinite(reward_std_P)]
     mean = float(std.mean()) if std.size else math.nan
     ratio = float(std.std(ddof=1)) / mean if std.size > 1 and mean > 0 else math.nan
-    if std.size < MIN_GROUPS:
-        return _unknown(std.size, f"{std.size} groups with a known reward std are too few")
+    worth, text = _judged(std.size, ratio, luck)
+    known_ratio = math.nan if worth is Worth.UNKNOWN else ratio
+    return Payoff(worth=worth, ratio=known_ratio, num_groups=std.size, text=text)
+
+
+def _judged(num_groups: int, ratio: float, luck: str) -> tuple[Worth, str]:
+    unknown = "Not known whether filtering by reward spread pays:"
+    if num_groups < MIN_GROUPS:
+        return Worth.UNKNOWN, f"{unknown} {num_groups} groups with a known reward std are too few."
     if math.isnan(ratio):
-        return _unknown(std.size, f"none of {std.size} groups has any reward spread")
+        return Worth.UNKNOWN, f"{unknown} none of {num_groups} groups has any reward spread."
     if luck:
-        return Payoff(
-            worth=Worth.NOISE,
-            ratio=ratio,
-            num_groups=std.size,
-            text="Do not filter by reward spread here: it would keep the groups with the most "
-            f"noise. {luck[:1].upper()}{luck[1:]}.",
+        return Worth.NOISE, (
+            "Do not filter by reward spread here: it would keep the groups with the most noise. "
+            f"{capitalised(luck)}."
         )
-    fact = f"the std of the reward std over {std.size} groups is {ratio:.2f} times its mean"
+    fact = f"the std of the reward std over {num_groups} groups is {ratio:.2f} times its mean"
     if ratio > PAYS_ABOVE:
-        worth, text = (
-            Worth.PAYS,
+        return Worth.PAYS, (
             f"Filtering by reward spread tends to pay here: {fact} (RAGEN-2 gained success at 1.16 "
-            "and 1.29).",
+            "and 1.29)."
         )
-    elif ratio > COSTS_BELOW:
-        worth, text = (
-            Worth.UNCLEAR,
+    if ratio > COSTS_BELOW:
+        return Worth.UNCLEAR, (
             f"It is unclear whether filtering by reward spread pays here: {fact} (RAGEN-2 lost "
-            "success at 0.33 and gained at 1.16).",
+            "success at 0.33 and gained at 1.16)."
         )
-    else:
-        worth, text = (
-            Worth.COSTS,
-            f"Filtering by reward spread tends not to pay here: {fact}. The groups are much alike, "
-            "so dropping a group drops signal (RAGEN-2 lost 5 points of success at 0.33).",
-        )
-    return Payoff(worth=worth, ratio=ratio, num_groups=std.size, text=text)
-
-
-def _unknown(num_groups: int, why: str) -> Payoff:
-    return Payoff(
-        worth=Worth.UNKNOWN,
-        ratio=math.nan,
-        num_groups=num_groups,
-        text=f"Not known whether filtering by reward spread pays: {why}.",
+    return Worth.COSTS, (
+        f"Filtering by reward spread tends not to pay here: {fact}. The groups are much alike, so "
+        "dropping a group drops signal (RAGEN-2 lost 5 points of success at 0.33)."
     )

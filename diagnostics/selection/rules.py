@@ -80,8 +80,6 @@ def select(
         (N,) True where kept. All True for strategy `none`.
     """
     array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 1:
-        raise ValueError(f"values has shape {array.shape}, but must be one-dimensional")
     if config.strategy == "none":
         return np.ones(array.size, dtype=np.bool_)
     keep = np.zeros(array.size, dtype=np.bool_)

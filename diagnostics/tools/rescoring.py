@@ -86,7 +86,8 @@ def with_information(
         plan = plan_information(trajectories, weights.config, step=step, decode=weights.decode)
         measured = measure_information(scorer, trajectories, plan)
         values = {k: v for k, v in measured.metrics().items() if k.startswith("info/")}
-        if any(family.sampling_gap <= MAX_SAMPLING_GAP for family in measured.estimates.values()):
+        scores = [family.scores for family in measured.estimates.values()]
+        if any(of_family.sampling_gap <= MAX_SAMPLING_GAP for of_family in scores):
             own_steps.append(step)
         else:
             values = as_cross_entropy(values)

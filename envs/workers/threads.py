@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
 _Job = tuple[int, Callable[[], Any]]
+
+
+def in_thread(name: str, work: Callable[..., Any], *args: Any) -> Future[Any]:
+    """A call in a thread of its own, which does not keep this process alive."""
+    future: Future[Any] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(work(*args))
+        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+            future.set_exception(error)
+
+    Thread(target=call, name=name, daemon=True).start()
+    return future
 
 
 class WorkerThreads:

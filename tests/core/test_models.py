@@ -25,7 +25,7 @@ from echoscope.core.config.settings import ModelConfig, NoCriticConfig, RunConfi
 from echoscope.core.engines.base import SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import build_policy, load_model
-from echoscope.core.pretrained.policy_assets import ModelPathError, resolve_model
+from echoscope.core.pretrained.policy_assets import resolve_model
 from echoscope.core.rollout.chat import ChatFormatError, load_chat
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
@@ -267,7 +267,7 @@ def test_what_is_no_model_is_refused_in_one_sentence(
 def test_a_missing_shard_is_named(make_model: Callable[..., Path]) -> None:
     folder = make_model(shard="100KB")
     sorted(folder.glob("model-*"))[1].unlink()
-    with pytest.raises(ModelPathError, match=r"lacks model-00002-of-.*; copy the folder again"):
+    with pytest.raises(ConfigError, match=r"lacks model-00002-of-.*; copy the folder again"):
         load_model(str(folder), CPU)
 
 
@@ -288,7 +288,7 @@ def test_a_tokenizer_with_more_ids_than_the_model_has_is_refused(
 )
 def test_a_file_in_place_of_a_folder(tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / name).write_bytes(b"GGUF")
-    with pytest.raises(ModelPathError, match=words):
+    with pytest.raises(ConfigError, match=words):
         resolve_model(str(tmp_path / name))
 
 

@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from echoscope.core.config.engine import HfEngineConfig
-from echoscope.core.config.loading import load_config
+from echoscope.core.config.loading import ConfigError, load_config
 from echoscope.core.config.settings import (
     EnvGroup,
     ModelConfig,
@@ -28,7 +28,6 @@ from echoscope.core.policy import load_model
 from echoscope.core.pretrained.policy_assets import (
     CONTROL_TOKENS,
     TAG_TOKENS,
-    ModelPathError,
     PolicyShape,
     create_policy,
     resolve_model,
@@ -193,13 +192,13 @@ def test_names_and_folders_resolve(tmp_path: Path) -> None:
     assert resolve_model("tiny") == str(TINY)
     assert resolve_model(str(TINY)) == str(TINY)
     assert resolve_model("some-org/some-model") == "some-org/some-model"
-    with pytest.raises(ModelPathError, match=r"did you mean 'tiny'\?"):
+    with pytest.raises(ConfigError, match=r"did you mean 'tiny'\?"):
         resolve_model("tny")
-    with pytest.raises(ModelPathError, match=r"did you mean 'tiny-puzzles'\?"):
+    with pytest.raises(ConfigError, match=r"did you mean 'tiny-puzzles'\?"):
         resolve_model("tiny_puzzles")
-    with pytest.raises(ModelPathError, match=r"has no config\.json"):
+    with pytest.raises(ConfigError, match=r"has no config\.json"):
         resolve_model(str(tmp_path))
-    with pytest.raises(ModelPathError, match="no model folder"):
+    with pytest.raises(ConfigError, match="no model folder"):
         resolve_model(str(tmp_path / "a" / "b"))
 
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from echoscope.core.warm_start.demonstrations import Teaching, demonstrate
+from echoscope.core.warm_start.demonstrations import Lesson, demonstrate
 from echoscope.core.warm_start.run import BARE_CONTEXT
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.worlds.tools.calculator import calculate
@@ -27,10 +27,8 @@ GROUPS = [
 
 
 def teach(group: EnvGroup, careful: float) -> list[bool]:
-    teaching = Teaching(careful=careful, nonsense=0.0)
-    episodes = demonstrate(
-        group, BARE_CONTEXT, teaching, episodes=30, seed=3, narrator_of=narrator_of
-    )
+    lesson = Lesson(group=group, context=BARE_CONTEXT, episodes=30, careful=careful, nonsense=0.0)
+    episodes = demonstrate(lesson, seed=3, narrator_of=narrator_of)
     return [bool(episode.success) for episode in episodes]
 
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from echoscope.core.warm_start.demonstrations import Teaching, demonstrate
+from echoscope.core.warm_start.demonstrations import Lesson, demonstrate
 from echoscope.core.warm_start.run import BARE_CONTEXT
 from echoscope.envs import registry
 from echoscope.envs.settings import EnvGroup
@@ -89,10 +89,10 @@ def test_a_careful_expert_always_succeeds_and_a_careless_one_seldom(env_id: str)
     group = EnvGroup(env=env_id, max_turns=6)
     share = {}
     for careful in (1.0, 0.0):
-        teaching = Teaching(careful=careful, nonsense=0.0)
-        episodes = demonstrate(
-            group, BARE_CONTEXT, teaching, episodes=20, seed=3, narrator_of=narrator_of
+        lesson = Lesson(
+            group=group, context=BARE_CONTEXT, episodes=20, careful=careful, nonsense=0.0
         )
+        episodes = demonstrate(lesson, seed=3, narrator_of=narrator_of)
         share[careful] = np.mean([bool(episode.success) for episode in episodes])
     assert share[1.0] == 1.0
     assert share[0.0] < 0.2

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.core.warm_start.demonstrations import Demonstration, Teaching, demonstrate
+from echoscope.core.warm_start.demonstrations import Demonstration, Lesson, demonstrate
 from echoscope.core.warm_start.run import BARE_CONTEXT
 from echoscope.envs import registry
 from echoscope.envs.settings import EnvGroup
@@ -32,11 +32,10 @@ BANDIT = EnvGroup(env="bandit")
 
 
 def lessons(group: EnvGroup, careful: float, episodes: int = 40) -> list[Demonstration]:
-    teaching = Teaching(careful=careful, nonsense=0.0)
-    told = demonstrate(
-        group, BARE_CONTEXT, teaching, episodes=episodes, seed=3, narrator_of=narrator_of
+    lesson = Lesson(
+        group=group, context=BARE_CONTEXT, episodes=episodes, careful=careful, nonsense=0.0
     )
-    return list(told)
+    return list(demonstrate(lesson, seed=3, narrator_of=narrator_of))
 
 
 def turns(one: Demonstration) -> list[tuple[str, str]]:

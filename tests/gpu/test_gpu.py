@@ -35,7 +35,7 @@ from echoscope.core.engines.base import SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.engines.vllm.server import VllmEngine, visible_gpus
 from echoscope.core.engines.vllm.transfer import Transfers
-from echoscope.core.memory import device_kind, estimate_memory
+from echoscope.core.memory import estimate_memory
 from echoscope.core.optim import Optimizer
 from echoscope.core.policy import Policy, build_policy
 from echoscope.core.run.launch import start
@@ -260,7 +260,7 @@ def replace_packing(policy: Policy, config: RunConfig) -> Policy:
 
 
 def _compare_memory(policy: Policy, config: RunConfig, table: Callable[[str, str], None]) -> None:
-    needs = estimate_memory(config, device_kind(policy.device))
+    needs = estimate_memory(config, "cuda" if policy.device.type == "cuda" else "cpu")
     if DEVICE != "cuda":
         return
     measured = torch.cuda.max_memory_allocated()

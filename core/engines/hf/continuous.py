@@ -119,36 +119,18 @@ class Request:
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class TokenCounts:
-    """Where an engine's tokens came from, since it was made."""
-
-    num_prefill_tokens: int = 0
-    """Prompt tokens forwarded."""
-    num_reused_tokens: int = 0
-    """Prompt tokens whose keys and values an earlier request had left."""
-    num_shared_tokens: int = 0
-    """Prompt tokens that another prompt of the same admission had forwarded."""
-    num_decode_tokens: int = 0
-    """Sampled tokens forwarded, those of finished requests that had not left yet included."""
-
-
 class ContinuousBatch:
     """Requests under way over the rows of one cache.
 
     Args:
         reuse: keep the rows of finished requests for the prompts that continue them.
         policy_version: what samples carry.
-        counts: of the engine; what is forwarded here is added.
     """
 
-    def __init__(
-        self, forward: CachedForward, *, reuse: bool, policy_version: int, counts: TokenCounts
-    ) -> None:
+    def __init__(self, forward: CachedForward, *, reuse: bool, policy_version: int) -> None:
         self._forward = forward
         self._reuse = reuse
         self._version = policy_version
-        self._counts = counts
         self._waiting: deque[Request] = deque()
         self._num_steps_waited = 0
         self._active: list[Request] = []
@@ -252,7 +234,6 @@ class ContinuousBatch:
         logits_AV = self._forward.decode(tokens_A)
         for request in self._active:
             request.num_forwarded += 1
-        self._counts.num_decode_tokens += len(self._active)
         return logits_AV
 
     # -- joining and leaving --------------------------------------------------------------------
@@ -294,11 +275,7 @@ class ContinuousBatch:
         self._bring_forward(num_active, self._rows_for(num_active, prompts))
         stored = self._stored[num_active:] if self._reuse else []
         plan = plan_prefill(prompts, stored, share=self._reuse, first_row=num_active)
-        before = self._forward.num_tokens
         logits_BV = self._forward.prefill_plan(prompts, plan)
-        self._counts.num_prefill_tokens += self._forward.num_tokens - before
-        self._counts.num_reused_tokens += plan.num_reused
-        self._counts.num_shared_tokens += plan.num_shared
         order = np.argsort(plan.rows)
         self._active = [*going, *(batch[i] for i in order.tolist())]
         self._stored[num_active : num_active + size] = [None] * size

@@ -15,7 +15,7 @@ from echoscope.store.records import IntArray
 
 from ...config.engine import HfEngineConfig
 from ..base import Engine, Sample, SamplingParams, check_idle, checked_prompt
-from .continuous import ContinuousBatch, Request, TokenCounts
+from .continuous import ContinuousBatch, Request
 from .forward import CachedForward
 from .kv_cache import RowCache
 from .model import max_positions, runnable, weights_stamp
@@ -33,7 +33,6 @@ class HfEngine(Engine):
         model: the policy; a `PeftModel` with adapters that live inside its layers is fine.
             Attention must be `sdpa` or `eager`.
         config: the bound on rows held at once, and the switch for reuse.
-        policy_version: what samples carry until `sync_weights`.
         copies: sample from a copy of the weights, which `sync_weights` renews: the model may be
             updated meanwhile. Else the model itself is sampled from.
         report: is told in one sentence when sampling ran out of memory and went on with fewer rows.
@@ -48,7 +47,6 @@ class HfEngine(Engine):
         model: PreTrainedModel,
         *,
         config: HfEngineConfig,
-        policy_version: int = 0,
         copies: bool = False,
         report: Callable[[str], None] = lambda text: None,
         on_token: Callable[[int, int], None] = lambda done, of: None,
@@ -64,10 +62,9 @@ class HfEngine(Engine):
         """What is pending has met the cache."""
         self._most_pending = 0
         """Since the cache was empty: it has rows for so many."""
-        self.counts = TokenCounts()
         self._weights: tuple[Tensor, ...] = ()
         self._stamp = 0
-        self._policy_version = policy_version
+        self._policy_version = 0
         self.max_rows = config.max_batch_rows
         """Rows sampled at once."""
         self._use(model if self._copy is None else self._copy)
@@ -178,7 +175,6 @@ class HfEngine(Engine):
                 CachedForward(self._model, RowCache(device=device)),
                 reuse=self._config.reuse_cache,
                 policy_version=self._policy_version,
-                counts=self.counts,
             )
         elif len(requests) > self.max_rows:  # those with the most to reuse, before it is lost
             requests.sort(key=lambda each: -stored.match(each.prompt)[1])

@@ -35,8 +35,6 @@ class CachedForward:
         self.vocab_size = int(model.get_input_embeddings().num_embeddings)
         self._dtype: torch.dtype = embedding.dtype
         self._hidden = torch.finfo(self._dtype).min
-        self.num_tokens = 0
-        """Tokens forwarded so far, padding not counted."""
         self._length = 0
         self._num_active = 0
         self._state = torch.empty((2, 0), dtype=torch.long, device=self.device)
@@ -89,7 +87,6 @@ class CachedForward:
             batch.sort(key=lambda i: spans[i].row)
             out.append(self._prefill_batch(prompts, [spans[i] for i in batch]))
             order += batch
-        self.num_tokens += sum(span.end - span.start for span in spans)
         return torch.cat(out)[self._index(np.argsort(order))]
 
     def _prefill_batch(self, prompts: Sequence[IntArray], spans: Sequence[Span]) -> Tensor:
@@ -154,7 +151,6 @@ class CachedForward:
             tokens_B.unsqueeze(1), positions_B.unsqueeze(1), self._mask[..., :num_columns]
         )
         self._state += 1
-        self.num_tokens += self._num_active
         return logits
 
     def _rounded(self, width: int) -> int:

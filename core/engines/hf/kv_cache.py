@@ -16,8 +16,6 @@ from transformers.cache_utils import Cache
 COLUMN_BLOCK = 64
 """Columns are allocated in multiples of this."""
 
-_LongTensor = Tensor
-
 
 class RowCache(Cache):  # type: ignore[misc]  # transformers carries no types
     """Keys and values of up to `num_rows` token rows with `num_columns` positions each.
@@ -35,8 +33,8 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers carries no types
         self._blocks: list[tuple[Tensor, Tensor]] = []
         self._views: list[tuple[Tensor, Tensor]] = []
         self._view_shape = (0, 0)
-        self._write: _LongTensor = torch.empty(0, dtype=torch.long, device=device)
-        self._rows: _LongTensor | None = None
+        self._write = torch.empty(0, dtype=torch.long, device=device)
+        self._rows: Tensor | None = None
 
     @property
     def spill(self) -> int:

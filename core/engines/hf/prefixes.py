@@ -73,10 +73,6 @@ class PrefillPlan:
     leader: list[int]
     first: RowCopies
     waves: list[Wave]
-    num_reused: int
-    """Prompt tokens taken from stored rows."""
-    num_shared: int
-    """Prompt tokens taken from another prompt of the same call."""
 
 
 def common_prefix(left: IntArray, right: IntArray) -> int:
@@ -129,7 +125,6 @@ def plan_prefill(
     *,
     share: bool,
     first_row: int = 0,
-    min_shared: int = MIN_SHARED_TOKENS,
 ) -> PrefillPlan:
     """Plan the prefill of `prompts` into as many cache rows from `first_row` on.
 
@@ -137,7 +132,7 @@ def plan_prefill(
         stored: what every cache row from `first_row` on holds now; rows beyond those of the prompts
             may be read, not written.
         share: forward equal prompts once, and the beginning of all where that saves at least
-            `min_shared` tokens.
+            `MIN_SHARED_TOKENS`.
     """
     keys = [_sort_key(prompt) for prompt in prompts]
     leader = list(range(len(prompts)))
@@ -149,12 +144,10 @@ def plan_prefill(
     matches = {prompt: index.match(prompts[prompt]) for prompt in distinct}
     matches = {prompt: (first_row + row, size) for prompt, (row, size) in matches.items()}
     rows, first = _place(range(first_row, first_row + len(prompts)), matches)
-    num_reused = sum(size for _, size in matches.values())
-
     depth = {prompt: size for prompt, (_, size) in matches.items()}
     waves: list[Wave] = []
     if share:
-        waves = _shared_wave(prompts, distinct, depth, rows, min_shared)
+        waves = _shared_wave(prompts, distinct, depth, rows)
     last = [
         Span(prompt=i, row=rows[i], start=depth[i], end=len(prompts[i])) for i in sorted(distinct)
     ]
@@ -165,15 +158,7 @@ def plan_prefill(
         num_columns=max((len(prompts[i]) for i in followers), default=0),
     )
     waves.append(Wave(spans=last, copies=copies))
-    num_forwarded = sum(span.end - span.start for wave in waves for span in wave.spans)
-    return PrefillPlan(
-        rows=rows,
-        leader=leader,
-        first=first,
-        waves=waves,
-        num_reused=num_reused,
-        num_shared=sum(map(len, prompts)) - num_reused - num_forwarded,
-    )
+    return PrefillPlan(rows=rows, leader=leader, first=first, waves=waves)
 
 
 def _place(own_rows: range, matches: dict[int, tuple[int, int]]) -> tuple[list[int], RowCopies]:
@@ -201,7 +186,6 @@ def _shared_wave(
     distinct: Sequence[int],
     depth: dict[int, int],
     rows: Sequence[int],
-    min_shared: int,
 ) -> list[Wave]:
     """Forward the beginning of all distinct prompts once, such as their system message.
 
@@ -215,7 +199,7 @@ def _shared_wave(
     if not short:
         return []
     lead, *others = sorted(short, key=lambda i: -depth[i])
-    if sum(common - depth[i] for i in others) < max(min_shared, 1):
+    if sum(common - depth[i] for i in others) < MIN_SHARED_TOKENS:
         return []
     span = Span(prompt=lead, row=rows[lead], start=depth[lead], end=common)
     copies = RowCopies(

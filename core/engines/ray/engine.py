@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -44,16 +45,6 @@ Request = tuple[int, IntArray, SamplingParams, int]
 Weights = Mapping[str, tuple[NDArray[Any], torch.dtype]]
 """Values and type by name; a type that numpy does not have travels as integers of its size."""
 _AS_INTEGERS = {torch.bfloat16: torch.int16}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What an engine has to say after a call."""
-
-    samples: list[tuple[int, Sample]]
-    """With the keys of their requests."""
-    news: list[str]
-    """Sentences for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,14 +118,6 @@ def adopt(
     causal_model(model).tie_weights()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncedPolicy:
-    """What an engine reads of a policy."""
-
-    model: PreTrainedModel | PeftModel
-    version: int
-
-
 class EngineActor:
     """An engine with weights from the object store: the built-in one, or vLLM on this node.
 
@@ -162,7 +145,7 @@ class EngineActor:
             raise ValueError(f"the trainer sent no weights for {missing[0]}")
         if self._engine is None:
             self._engine = self._started(self._model)
-        self._engine.sync_weights(SyncedPolicy(model=self._model, version=version))
+        self._engine.sync_weights(SimpleNamespace(model=self._model, version=version))
 
     def _started(self, model: PreTrainedModel | PeftModel) -> Engine:
         vllm = self._config.vllm
@@ -177,8 +160,14 @@ class EngineActor:
                 model, folder, config=vllm, positions=self._positions, report=self._news.append
             )
 
-    def work(self, requests: Sequence[Request], slice_s: float) -> Answer:
-        """Take in requests, and sample until one finishes, or for about so long."""
+    def work(
+        self, requests: Sequence[Request], slice_s: float
+    ) -> tuple[list[tuple[int, Sample]], list[str]]:
+        """Take in requests, and sample until one finishes, or for about so long.
+
+        Returns:
+            samples with the keys of their requests, and sentences for people.
+        """
         engine = self._running()
         started = time.perf_counter()
         for key, prompt, params, seed in requests:
@@ -187,7 +176,7 @@ class EngineActor:
         while engine.num_pending and not samples and time.perf_counter() - started < slice_s:
             samples = engine.advance(max_wait_s=slice_s)
         news, self._news[:] = list(self._news), []
-        return Answer(samples=samples, news=news)
+        return samples, news
 
     def cancel(self) -> None:
         self._running().cancel()
@@ -247,7 +236,7 @@ class RayFleet:
         self._weights: Any = None
         self._lock = threading.Lock()
 
-    def weights(self, policy: SyncedPolicy) -> Any:
+    def weights(self, policy: Any) -> Any:
         """What trains, in the object store: put there once for all engines that ask."""
         with self._lock:
             if self._weights is None:
@@ -344,11 +333,11 @@ class RayEngine(Engine):
                 raise _lost(f"no answer within {ANSWER_TIMEOUT_S:g} s")
             return []
         call, self._call = self._call, None
-        answer: Answer = self._got(call)
-        for sentence in answer.news:
+        samples, news = self._got(call)
+        for sentence in news:
             self._fleet.report(sentence)
-        self._pending -= {key for key, _ in answer.samples}
-        return [(key, _held_here(sample)) for key, sample in answer.samples]
+        self._pending -= {key for key, _ in samples}
+        return [(key, _held_here(sample)) for key, sample in samples]
 
     def cancel(self) -> None:
         if self._pending or self._call is not None:
@@ -359,7 +348,7 @@ class RayEngine(Engine):
         """Forget the actor's caches. A lost one is noticed at the next call."""
         self._open_actor().release_memory.remote()
 
-    def sync_weights(self, policy: SyncedPolicy) -> None:
+    def sync_weights(self, policy: Any) -> None:
         """Sample from the policy's present weights; what does not train was sent at the start."""
         check_idle(self.num_pending, "sync_weights")
         weights = self._fleet.weights(policy)

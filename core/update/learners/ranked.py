@@ -12,10 +12,9 @@ tied weights stay tied, and the same code runs with whole weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 import torch
 import torch.distributed as dist
@@ -46,6 +45,10 @@ from .processes import RankError, Ranks
 from .world import World
 
 _T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+
+Scored = tuple[Mapping[int, list[FloatArray]], int, Exception | None]
+"""Scores by prompt, token-forwards of all ranks, and the first error of one of them."""
 
 
 class Whole(nn.Module):
@@ -148,7 +151,7 @@ class ShardedLearner(Learner):
         prompts: Sequence[IntArray],
         continuations: Sequence[Sequence[IntArray]],
         temperature: float,
-    ) -> ScoredByRanks:
+    ) -> Scored:
         """See `Scorer.score`: each rank scores its share of the prompts; rank 0 has them all.
 
         No rank raises here, so that all of them come to the end.
@@ -176,11 +179,11 @@ class ShardedLearner(Learner):
             (own, num_tokens, error), of_ranks if world.rank == 0 else None, group=self._calls
         )
         if world.rank:
-            return ScoredByRanks({}, 0, None)
+            return {}, 0, None
         rows_of = {n: rows for part, _, _ in of_ranks for n, rows in part.items()}
         errors = [failure for _, _, failure in of_ranks if failure is not None]
         total = sum(count for _, count, _ in of_ranks)
-        return ScoredByRanks(rows_of, total, errors[0] if errors else None)
+        return rows_of, total, errors[0] if errors else None
 
     def save(self, folder: Path) -> None:
         """Every rank writes its part of the optimizer's state.
@@ -231,19 +234,10 @@ class ShardedLearner(Learner):
                     targets[name].copy_(whole)
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredByRanks:
-    """Scores by prompt, token-forwards of all ranks, and the first error of one of them."""
-
-    rows: Mapping[int, list[FloatArray]]
-    num_tokens: int
-    error: Exception | None
-
-
 class RankedScorer:
     """A `Scorer` whose prompts are shared out over the ranks."""
 
-    def __init__(self, score: Callable[..., ScoredByRanks]) -> None:
+    def __init__(self, score: Callable[..., Scored]) -> None:
         self.tally = Tally()
         self._score = score
 
@@ -251,11 +245,11 @@ class RankedScorer:
         self, prompts: Sequence[IntArray], continuations: Sequence[Sequence[IntArray]]
     ) -> list[list[FloatArray]]:
         """See `Scorer.score`."""
-        scored = self._score(prompts=prompts, continuations=continuations)
-        self.tally.num_tokens += scored.num_tokens
-        if scored.error is not None:
-            raise scored.error
-        return [scored.rows[n] for n in range(len(prompts))]
+        rows_of, num_tokens, error = self._score(prompts, continuations)
+        self.tally.num_tokens += num_tokens
+        if error is not None:
+            raise error
+        return [rows_of[n] for n in range(len(prompts))]
 
 
 class RankedLearner(Learner):
@@ -273,22 +267,20 @@ class RankedLearner(Learner):
         """Why ranks may still wait for this one: whoever catches that error must not call again."""
 
     def annotate(self, batch: TokenBatch, config: RunConfig) -> tuple[TokenBatch, Tensor | None]:
-        annotated: tuple[TokenBatch, Tensor | None] = self._together(
-            "annotate", batch=batch.to("cpu"), config=config
-        )
-        return annotated
+        return self._together(ShardedLearner.annotate, batch.to("cpu"), config)
 
     def update(self, batch: TokenBatch, config: RunConfig, step: int) -> UpdateResult:
-        result: UpdateResult = self._together(
-            "update", batch=batch.to("cpu"), config=config, step=step
-        )
-        return result
+        return self._together(ShardedLearner.update, batch.to("cpu"), config, step)
 
     def scorer(self, temperature: float) -> Scorer:
         """Over the ranks, where the weights fit into this one's memory once more."""
         if not (temperature > 0 and self._fits_again()):
             return super().scorer(temperature)  # which refuses a temperature of 0
-        return RankedScorer(partial(self._together, "score", temperature=temperature))
+        return RankedScorer(
+            lambda prompts, continuations: self._together(
+                ShardedLearner.score, prompts, continuations, temperature
+            )
+        )
 
     def _fits_again(self) -> bool:
         if self.policy.device.type != "cuda":
@@ -299,8 +291,7 @@ class RankedLearner(Learner):
 
     def break_down(self, groups: AllGroups, config: RunConfig) -> GradientReport:
         on_cpu = replace(groups, batch=groups.batch.to("cpu"))
-        report: GradientReport = self._together("break_down", groups=on_cpu, config=config)
-        return report
+        return self._together(ShardedLearner.break_down, on_cpu, config)
 
     def forget_gradients(self) -> None:
         """A pass that failed has ended the ranks."""
@@ -311,7 +302,7 @@ class RankedLearner(Learner):
         return sum(p.numel() * (8 if p.dtype == torch.float32 else 12) for p in trained)
 
     def save(self, folder: Path) -> None:
-        self._together("save", folder=folder)
+        self._together(ShardedLearner.save, folder)
 
     def load(self, folder: Path) -> None:
         """Before the first step: the ranks begin with the weights that `policy` has by then."""
@@ -320,14 +311,14 @@ class RankedLearner(Learner):
     def close(self) -> None:
         self._ranks.close()
 
-    def _together(self, name: str, **arguments: Any) -> Any:
+    def _together(self, call: Callable[[ShardedLearner, *_Ts], _T], *arguments: *_Ts) -> _T:
         if self._failed is not None:
             raise RankError(self._failed)
-        own = self._begun()
+        own, name = self._begun(), call.__name__
         self._ranks.send(name, arguments)
         try:
             with self._ranks.failing():
-                return getattr(own, name)(**arguments)
+                return call(own, *arguments)
         except GradientMemoryError:
             raise  # found by every rank, before any of them waits for another
         except Exception as error:

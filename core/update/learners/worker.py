@@ -41,11 +41,9 @@ def _until_closed(ranks: Ranks) -> None:
             return
         if name == "begin":
             learner = begun(ranks, **arguments)
-        elif name in ("annotate", "update", "break_down", "score", "save"):
-            with contextlib.suppress(GradientMemoryError):  # every rank finds it; rank 0 tells
-                getattr(learner, name)(**arguments)
         else:
-            raise ValueError(f"rank 0 asked for {name!r}")
+            with contextlib.suppress(GradientMemoryError):  # every rank finds it; rank 0 tells
+                getattr(learner, name)(*arguments)
 
 
 if __name__ == "__main__":

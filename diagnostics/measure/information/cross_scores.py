@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from echoscope.store.records import FloatArray, FloatArray64, IntArray, IntArray64
 
@@ -74,21 +74,6 @@ class CrossScores:
     sampling_gap: float = float("nan")
     """Mean distance of the own column from the log-probs recorded at sampling, nats per token; NaN
     where none were recorded."""
-
-    @classmethod
-    def of_sequences(cls, logprob_MN: ArrayLike, column_M: ArrayLike) -> CrossScores:
-        """Scores of which only the sums over tokens are known: log p(z_m | x_n), (M, N).
-
-        >>> scores = CrossScores.of_sequences(np.log([[0.9, 0.1], [0.1, 0.9]]), [0, 1])
-        >>> scores.num_prompts, scores.num_reasonings
-        (2, 2)
-        """
-        scores = np.asarray(logprob_MN, dtype=np.float64)
-        return cls(
-            logprobs_MNR=scores[..., None],
-            lengths_M=np.ones(len(scores), dtype=np.int64),
-            column_M=np.asarray(column_M, dtype=np.int64),
-        )
 
     @property
     def num_prompts(self) -> int:

@@ -13,10 +13,13 @@ Legend: **M** reasonings, **N** prompts, **R** tokens of the longest reasoning, 
     >>> import numpy as np
     >>> from echoscope.diagnostics.measure.information.estimate import CrossScores, estimate
     >>> log_p = np.log([[0.8, 0.2], [0.8, 0.2], [0.2, 0.8], [0.2, 0.8]])  # 4 reasonings, 2 prompts
-    >>> found = estimate(CrossScores.of_sequences(log_p, column_M=[0, 0, 1, 1]))
+    >>> lengths, columns = np.ones(4, dtype=int), np.array([0, 0, 1, 1])
+    >>> found = estimate(
+    ...     CrossScores(logprobs_MNR=log_p[..., None], lengths_M=lengths, column_M=columns))
     >>> round(found.mutual_information, 3), round(found.dependence, 3)
     (0.47, 0.678)
-    >>> alone = estimate(CrossScores.of_sequences(log_p[:, :1], column_M=[0, 0, 0, 0]))
+    >>> alone = estimate(
+    ...     CrossScores(logprobs_MNR=log_p[:, :1, None], lengths_M=lengths, column_M=0 * columns))
     >>> alone.mutual_information, alone.problem
     (nan, 'there is one distinct prompt: I(X;Z) needs two')
 """
@@ -37,11 +40,9 @@ from .cross_scores import CrossScores
 NAN = float("nan")
 STATISTICS = ("mutual_information", "conditional_entropy", "conditional_entropy_per_token")
 """What gets intervals, in the order of axis S."""
-_NUMBERS = (
-    *(*STATISTICS, "dependence", "marginal_entropy", "identification_length"),
-    *("retrieval_p_value", "sampling_gap", "num_prompts", "num_reasonings"),
-)
-"""Attributes that are metrics of the same name."""
+_OWN = ("dependence", "marginal_entropy", "identification_length", "retrieval_p_value")
+_OF_SCORES = ("sampling_gap", "num_prompts", "num_reasonings")
+"""Attributes of an estimate, and of its scores, that are metrics of the same name."""
 PERMUTATIONS = 1000
 """Of the prompts' labels, for the p-value of retrieval."""
 MAX_BLOCK_ENTRIES = 1 << 22
@@ -51,11 +52,7 @@ MAX_BLOCK_ENTRIES = 1 << 22
 class InformationEstimate:
     """What the cross-scores of one family say. NaN with a `problem` where they cannot say it."""
 
-    family: str
-    num_prompts: int
-    num_reasonings: int
-    sampling_gap: float
-    """Distance of the scores from those recorded at sampling, nats per token."""
+    scores: CrossScores
     problem: str
     """Why I(X;Z) is not available; empty if it is."""
 
@@ -79,12 +76,11 @@ class InformationEstimate:
     three quarters); NaN if never."""
     token_information: tuple[FloatArray64, ...] = ()
     """Per reasoning and token: log p(token | x, before) - log p(token | mixture, before)."""
-    source_M: tuple[tuple[str, int], ...] = ()
 
     @property
     def ceiling(self) -> float:
         """ln N; NaN for a single prompt."""
-        return float(np.log(self.num_prompts)) if self.num_prompts > 1 else NAN
+        return float(np.log(self.scores.num_prompts)) if self.scores.num_prompts > 1 else NAN
 
     @property
     def dependence(self) -> float:
@@ -98,12 +94,13 @@ class InformationEstimate:
 
     def metrics(self) -> dict[str, float]:
         """`info/<family>/...`: always the same keys, NaN where not available."""
-        values = {name: float(getattr(self, name)) for name in _NUMBERS}
+        values = {name: float(getattr(self, name)) for name in (*STATISTICS, *_OWN)}
+        values |= {name: float(getattr(self.scores, name)) for name in _OF_SCORES}
         values["retrieval_accuracy@1"] = self.retrieval_accuracy
-        values["retrieval_chance@1"] = NAN if self.problem else 1 / self.num_prompts
+        values["retrieval_chance@1"] = NAN if self.problem else 1 / self.scores.num_prompts
         for name in STATISTICS:
             values[f"{name}_low"], values[f"{name}_high"] = self.intervals.get(name, (NAN, NAN))
-        return {f"info/{self.family}/{name}": value for name, value in values.items()}
+        return {f"info/{self.scores.family}/{name}": value for name, value in values.items()}
 
 
 def estimate(
@@ -124,14 +121,7 @@ def estimate(
     num_prompts, column_M = scores.num_prompts, scores.column_M
     one_prompt = "" if num_prompts > 1 else "there is one distinct prompt: I(X;Z) needs two"
     problem = scores.problem or blocking or one_prompt
-    about: dict[str, Any] = {
-        "family": scores.family,
-        "num_prompts": num_prompts,
-        "num_reasonings": scores.num_reasonings,
-        "sampling_gap": scores.sampling_gap,
-        "problem": problem,
-        "source_M": scores.source_M,
-    }
+    about: dict[str, Any] = {"scores": scores, "problem": problem}
     if blocking:
         return InformationEstimate(**about)
     rng = np.random.default_rng(seed)

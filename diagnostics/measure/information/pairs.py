@@ -145,16 +145,6 @@ def _drawn_turns(
     ]
 
 
-def _pair(trajectory: Trajectory, turn: int, decode: Decode) -> _Pair | None:
-    if turn >= trajectory.num_turns:
-        return None
-    record = trajectory.turns[turn]
-    reasoning, prompt = sampled_reasoning(record, decode), record.prompt_tokens
-    if reasoning is None or prompt is None or len(prompt) == 0:
-        return None
-    return _Pair(prompt, reasoning, trajectory, turn)
-
-
 def _stratified(
     family: str,
     picked: Sequence[tuple[Trajectory, int]],
@@ -170,8 +160,13 @@ def _stratified(
     """
     by_prompt: dict[bytes, list[_Pair]] = {}
     for trajectory, turn in picked:
-        if (pair := _pair(trajectory, turn, decode)) is not None:
-            by_prompt.setdefault(np.asarray(pair.prompt, np.int32).tobytes(), []).append(pair)
+        if turn >= trajectory.num_turns:
+            continue
+        record = trajectory.turns[turn]
+        reasoning, prompt = sampled_reasoning(record, decode), record.prompt_tokens
+        if reasoning is not None and prompt is not None and len(prompt):
+            pair = _Pair(prompt, reasoning, trajectory, turn)
+            by_prompt.setdefault(np.asarray(prompt, np.int32).tobytes(), []).append(pair)
     if not by_prompt:
         problem = "there are no turns to draw from"
         if picked:

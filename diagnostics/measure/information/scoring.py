@@ -22,7 +22,8 @@ from echoscope.store.records import FloatArray, IntArray
 from .cross_scores import ScoringError, Tally
 
 MEMORY_BUDGET_BYTES = 1 << 30
-"""For keys, values and logits of one pass; weights and activations come on top."""
+"""For keys, values and logits of one pass, which has at least one continuation; weights and
+activations come on top."""
 
 PASS_TOKENS = {"cpu": 512}
 """Tokens of one pass by kind of device: on a CPU about what its caches hold (measured)."""
@@ -39,20 +40,12 @@ class ModelScorer:
         model: called as `model(input_ids=..., past_key_values=..., use_cache=True,
             logits_to_keep=...)`; Qwen2, Llama and their like, or a PEFT wrapper of one.
         temperature: of the sampling that is scored.
-        memory_budget_bytes: continuations are scored in passes whose keys, values and logits fit;
-            a pass has at least one continuation.
 
     Raises:
         ScoringError: the temperature is not positive.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        temperature: float = 1.0,
-        memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
-    ) -> None:
+    def __init__(self, model: nn.Module, *, temperature: float = 1.0) -> None:
         if not temperature > 0:
             raise ScoringError(
                 f"temperature is {temperature}, but must be above 0: greedy decoding has no "
@@ -61,7 +54,6 @@ class ModelScorer:
         self.tally = Tally()
         self._model = model
         self._temperature = temperature
-        self._budget = memory_budget_bytes
         self._device = next(model.parameters()).device
         whole: Any = model.config
         config = whole.get_text_config().to_dict()
@@ -103,7 +95,7 @@ class ModelScorer:
         while order:
             width = len(continuations[order[0]])
             row_bytes = each * (len(prompt) + width) + width * first_V.nbytes
-            size = max(1, min(self._budget // row_bytes, self._pass_tokens // width))
+            size = max(1, min(MEMORY_BUDGET_BYTES // row_bytes, self._pass_tokens // width))
             chunk, order = order[:size], order[size:]
             ids_BR = _padded([continuations[m] for m in chunk]).to(self._device)
             scores_BR = first_V[ids_BR[:, :1]]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from echoscope.store.records import DiagnosticRecord, FloatArray, Trajectory
+from echoscope.store.records import DiagnosticRecord, FloatArray, FloatArray64, Trajectory
 
 from ...config import InformationConfig
 from .cross_scores import CrossScores, Scorer, ScoringError, score_draw
@@ -55,28 +55,24 @@ class StepInformation:
         payload = json.dumps({"families": families})
         return DiagnosticRecord(step=step, kind="information", arrays=arrays, payload=payload)
 
-    def token_information(self, trajectory: Trajectory) -> tuple[FloatArray, ...] | None:
-        """Nats per sampled token, one array per turn; NaN where a token was not scored.
+    def by_token(self, trajectories: Sequence[Trajectory]) -> dict[str, tuple[FloatArray, ...]]:
+        """Trajectory id to nats per sampled token, one array per turn; NaN where none was scored.
 
-        None if no turn of the trajectory was. The first family that scored a turn counts.
+        Without trajectories of which no turn was. The first family that scored a turn counts.
         """
-        scored: dict[int, FloatArray] = {}
+        scored: dict[tuple[str, int], FloatArray64] = {}
         for family in self.estimates.values():
-            for (source, index), tokens in zip(
-                family.source_M, family.token_information, strict=False
-            ):
-                if source == trajectory.id:
-                    scored.setdefault(index, tokens.astype(np.float32))
-        if not scored:
-            return None
-        out = []
-        for turn in trajectory.turns:
-            size = 0 if turn.response_tokens is None else len(turn.response_tokens)
-            row = np.full(size, np.nan, dtype=np.float32)
-            if turn.index in scored:
-                row[: len(scored[turn.index])] = scored[turn.index]
-            out.append(row)
-        return tuple(out)
+            pairs = zip(family.scores.source_M, family.token_information, strict=False)
+            scored = dict(pairs) | scored
+        out: dict[str, tuple[FloatArray, ...]] = {}
+        for trajectory in trajectories:
+            rows = [np.full(t.num_sampled_tokens, np.nan, np.float32) for t in trajectory.turns]
+            keys = [(trajectory.id, turn.index) for turn in trajectory.turns]
+            for row, key in zip(rows, keys, strict=True):
+                row[: len(scored.get(key, ()))] = scored.get(key, ())
+            if not scored.keys().isdisjoint(keys):
+                out[trajectory.id] = tuple(rows)
+        return out
 
 
 Plan = Mapping[str, Draw]

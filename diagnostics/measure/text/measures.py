@@ -179,8 +179,7 @@ def _measure_dependence(
     if sample.too_small:
         report.missing((*keys, "dependence"), sample.too_small)
         return
-    numbers = retrieve(similarity_nn, sample.prompt_n, rng, permutations=PERMUTATIONS)
-    report.values |= dict(zip(keys, numbers, strict=True))
+    report.values |= retrieve(similarity_nn, sample.prompt_n, rng, permutations=PERMUTATIONS)
     if sample.num_siblings < 3:
         why = "a classifier needs three reasonings of each prompt; there are two"
         report.missing(("dependence",), why)

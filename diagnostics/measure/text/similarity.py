@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -35,24 +34,18 @@ _DOUBT = np.array([0.002, 0.01, 0.05, 0.2, 0.5, 1.0])
 """Shares of the uniform distribution mixed into a prediction, so that no surprise is infinite."""
 
 
-class TextRetrieval(NamedTuple):
-    """How often the nearest other reasoning answers the same prompt."""
-
-    accuracy: float
-    chance: float
-    """Its expectation when reasonings do not depend on their prompts."""
-    p_value: float
-    """Share of label shuffles that do at least as well, the true labels counted as one."""
-
-
 def retrieve(
     similarity_nn: FloatArray64,
     prompt_n: IntArray64,
     rng: np.random.Generator,
     *,
     permutations: int,
-) -> TextRetrieval:
-    """Leave-one-out nearest neighbour. Equally near neighbours share the credit.
+) -> dict[str, float]:
+    """`retrieval_...`: how often the nearest other reasoning answers the same prompt.
+
+    Accuracy, chance (its expectation when reasonings do not depend on their prompts), and the
+    p-value: the share of label shuffles that do at least as well, the true labels counted as one.
+    Equally near neighbours share the credit.
 
     With M reasonings of each of N prompts, chance is (M - 1) / (N M - 1), also when all texts are
     equal. At least two reasonings are needed.
@@ -71,11 +64,11 @@ def retrieve(
     observed, *by_luck = np.concatenate(accuracies).tolist()
     as_good = sum(value >= observed - 1e-12 for value in by_luck)
     same = np.bincount(prompt_n)
-    return TextRetrieval(
-        accuracy=observed,
-        chance=float((same * (same - 1)).sum() / (size * (size - 1))),
-        p_value=(1 + as_good) / (1 + permutations),
-    )
+    return {
+        "retrieval_accuracy": observed,
+        "retrieval_chance": float((same * (same - 1)).sum() / (size * (size - 1))),
+        "retrieval_p_value": (1 + as_good) / (1 + permutations),
+    }
 
 
 def dependence(similarity_nn: FloatArray64, prompt_n: IntArray64) -> float:

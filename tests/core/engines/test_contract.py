@@ -56,7 +56,9 @@ class Policy:
 
 
 def make_hf(model: PreTrainedModel) -> Engine:
-    return HfEngine(model, config=HfEngineConfig(), policy_version=3)
+    engine = HfEngine(model, config=HfEngineConfig())
+    engine.sync_weights(Policy(model=model, version=3))
+    return engine
 
 
 def make_vllm(model: PreTrainedModel) -> Engine:

@@ -19,7 +19,7 @@ from echoscope.core.config.loading import load_config
 from echoscope.core.pretrained.policy_assets import resolve_model
 from echoscope.core.rollout.chat import load_chat
 from echoscope.core.rollout.context import Conversation
-from echoscope.core.warm_start.demonstrations import Teaching, demonstrate, encode
+from echoscope.core.warm_start.demonstrations import Lesson, demonstrate, encode
 from echoscope.envs import registry
 from echoscope.store.records import Split
 
@@ -84,7 +84,8 @@ def test_a_demonstration_has_the_tokens_that_a_rollout_records(run: Path) -> Non
     config = load_config("frozen_lake-llm")
     chat = load_chat(resolve_model("smollm2"))
     group = config.envs.train[0]
-    for one in demonstrate(group, config.context, Teaching(careful=0.5), episodes=8, seed=0):
+    lesson = Lesson(group=group, context=config.context, episodes=8, careful=0.5)
+    for one in demonstrate(lesson, seed=0):
         world = registry.make(group.env, **group.params)
         conversation = Conversation(
             chat, config.context, one.instructions, is_one_action=group.is_one_action

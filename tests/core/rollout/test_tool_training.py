@@ -25,7 +25,7 @@ from echoscope.core.rollout.rollout import Collection
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.core.update.batch import credit_rewards, pack
-from echoscope.core.warm_start.demonstrations import Teaching, demonstrate, encode
+from echoscope.core.warm_start.demonstrations import Lesson, demonstrate, encode
 from echoscope.envs.pool import EnvPool
 from echoscope.envs.settings import EnvGroup
 from echoscope.store.log.verify import verify
@@ -206,7 +206,8 @@ def test_the_tool_environment_trains_three_steps(
 
 def test_a_demonstration_is_token_for_token_what_a_rollout_would_record(chat: ChatFormat) -> None:
     """Teacher's episodes with tools, for every template."""
-    for one in demonstrate(SHOP, BARE, Teaching(careful=0.8, nonsense=0.2), episodes=4, seed=1):
+    lesson = Lesson(group=SHOP, context=BARE, episodes=4, careful=0.8, nonsense=0.2)
+    for one in demonstrate(lesson, seed=1):
         row = encode(one, chat, force_think=True, prompt_weight=0.0)
         trained = np.flatnonzero(row.weights)
         end = chat.decode([chat.turn_end_id])

@@ -140,9 +140,6 @@ def test_minibatches_are_balanced_by_sampled_tokens_and_not_by_rows():
             "no sampled",
         ),
         (turn([1], [2], logprobs=None), [0], "no sampled token ids and log-probs"),
-        (turn([], [2]), [0], "empty prompt"),
-        (turn([1], []), [1.0], "no sampled token to carry it"),
-        (turn([1], [2]), [0, 0], "1 turns, but 2 rewards"),
     ],
 )
 def test_what_cannot_train_is_refused(played, rewards, message):
@@ -166,11 +163,6 @@ def test_temperature_and_support_stand_with_the_tokens():
     assert swapped.tokens.tolist() == [5, 6, 5, 5, 6, 5]
     assert packed(whole).supports is None
     assert packed(whole).temperatures is None
-
-
-def test_greedy_samples_have_no_probability_and_cannot_train():
-    with pytest.raises(ValueError, match="sampled greedily"):
-        packed(trajectory(turn([1], [2], temperature=0.0)))
 
 
 def test_padding_takes_the_given_id_and_only_there():
@@ -261,18 +253,3 @@ def test_values_go_back_to_the_turns_that_sampled_them():
         [[5], [], [6, 7]],
     ]
     assert per_turn[0][0].dtype == np.float32
-
-
-def test_a_trajectory_outside_the_batch_gets_nothing():
-    trajectories = [trajectory(turn([1], [2])), trajectory(turn([1], [3]))]
-    batch = select_rows(packed(*trajectories), [1])
-    per_turn = scatter_to_turns(batch, batch.behaviour_logprobs, trajectories)
-    assert per_turn[0] is None
-    assert len(per_turn[1]) == 1
-
-
-def test_half_a_trajectory_is_refused():
-    windowed = trajectory(turn([1], [2]), turn([8], [3]))
-    batch = select_rows(packed(windowed), [0])
-    with pytest.raises(ValueError, match="1 of the 2 sampled tokens"):
-        scatter_to_turns(batch, batch.behaviour_logprobs, [windowed])

@@ -67,7 +67,7 @@ def one_token(ratio: float, advantage: float, config) -> tuple[float, float, dic
     terms.total.backward()
     totals = MetricTotals()
     totals.add(terms)
-    return float(terms.policy.detach()), float(logprobs.grad[0, 1]), totals.result()
+    return float(terms.named["policy"].detach()), float(logprobs.grad[0, 1]), totals.result()
 
 
 class TestClip:
@@ -215,20 +215,20 @@ class TestEntropyAndKl:
     def test_the_bonus_lowers_the_loss(self):
         outputs = outputs_of([[0.0, -1.0, -1.0]], [[9.0, 0.5, 1.5]])
         terms = loss_of(outputs, self.batch, ClipLossConfig(entropy_coef=0.1))
-        assert float(terms.entropy) == pytest.approx(-0.1)
+        assert float(terms.named["entropy"]) == pytest.approx(-0.1)
         assert terms.metrics["entropy"] == 2.0
 
     def test_kl_is_importance_weighted(self):
         # d = ln pi - ln ref = 0 and 1, behaviour = 1 so the weight is pi = 1/e at both.
         outputs = outputs_of([[0.0, -1.0, -1.0]])
         terms = loss_of(outputs, self.batch, ClipLossConfig(kl_coef=0.5, kl_estimator="k1"))
-        assert float(terms.kl) == pytest.approx(0.5 * math.exp(-1) / 2)
+        assert float(terms.named["kl"]) == pytest.approx(0.5 * math.exp(-1) / 2)
 
     def test_a_coefficient_of_0_leaves_the_term_out_but_not_the_metric(self):
         terms = loss_of(outputs_of([[0.0, -1.0, -1.0]]), self.batch, ClipLossConfig())
-        assert terms.kl is None
-        assert terms.entropy is None
-        assert terms.value is None
+        assert "kl" not in terms.named
+        assert "entropy" not in terms.named
+        assert "value" not in terms.named
         assert list(terms.named) == ["policy"]
         assert float(terms.metrics["ref_kl"]) > 0
 
@@ -243,18 +243,18 @@ class TestValue:
         # Token 1: (.8 - 1)^2 = .04 against .5 (0 kept within .5) off by .5: .25. Token 2: .0025.
         config = ClipLossConfig(value_coef=0.5, value_clip=0.5)
         terms = loss_of(self.outputs, self.batch, config)
-        assert float(terms.value) == pytest.approx(0.5 * 0.5 * (0.25 + 0.0025) / 2)
+        assert float(terms.named["value"]) == pytest.approx(0.5 * 0.5 * (0.25 + 0.0025) / 2)
 
     def test_without_clip(self):
         config = ClipLossConfig(value_coef=2.0, value_clip=None)
         terms = loss_of(self.outputs, self.batch, config)
-        assert float(terms.value) == pytest.approx((0.04 + 0.0025) / 2)
+        assert float(terms.named["value"]) == pytest.approx((0.04 + 0.0025) / 2)
 
     @pytest.mark.parametrize("aggregation", AGGREGATIONS)
     def test_it_is_a_mean_over_tokens_whatever_the_aggregation(self, aggregation):
         config = ClipLossConfig(value_clip=None, aggregation=aggregation)
         terms = loss_of(self.outputs, self.batch, config)
-        assert float(terms.value) == pytest.approx(0.25 * (0.04 + 0.0025) / 2)
+        assert float(terms.named["value"]) == pytest.approx(0.25 * (0.04 + 0.0025) / 2)
 
     def test_explained_variance_is_of_the_values_before_the_update(self):
         batch = replace(self.batch, returns=torch.tensor([[0, 1.0, 3.0]]).double())
@@ -450,7 +450,7 @@ def test_gspo_averages_over_sequences_as_in_its_paper():
     mask = [[False, True, False, False], [False, True, True, True]]
     batch = make_batch(mask, advantages=[[0.0, 2.0, 0.0, 0.0], [0.0, -1.0, -1.0, -1.0]])
     terms = loss_of(outputs_of(torch.zeros(2, 4)), batch, GspoLossConfig())
-    assert float(terms.policy) == pytest.approx(-(2.0 - 1.0) / 2)
+    assert float(terms.named["policy"]) == pytest.approx(-(2.0 - 1.0) / 2)
 
 
 def test_cispo_has_no_lower_bound_unless_one_is_set():

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from trajectories import make_trajectory
 
-from echoscope.core.update.metrics import mean, mean_of_arrays, rollout_metrics
+from echoscope.core.update.metrics import mean, rollout_metrics
+from echoscope.diagnostics.measure.rates import mean_of_arrays
 from echoscope.store.records import FinishReason, RolloutBatch, Split, StopReason, Trajectory, Turn
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from bench import Bench, make_bench
+from forwarded import counted_tokens
 from held_caches import cache_bytes
 from transformers import GenerationConfig
 
@@ -229,8 +230,11 @@ def test_the_engines_cache_is_released_before_the_update(make_config: MakeConfig
         on_finished=lambda finished: None,
         should_abort=lambda: False,
     )
-    source.collect(1, bench.config)
-    assert engine.counts.num_reused_tokens > 0  # there was a cache
+    with counted_tokens() as counts:
+        rollouts = source.collect(1, bench.config)
+    turns = [turn for each in rollouts.trajectories for turn in each.turns]
+    prompts = {tuple(turn.prompt_tokens) for turn in turns if turn.prompt_tokens is not None}
+    assert counts.prefilled < sum(map(len, prompts))  # there was a cache
     assert cache_bytes(engine) == 0
 
 

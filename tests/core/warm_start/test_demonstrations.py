@@ -18,16 +18,15 @@ from tokenizers import pre_tokenizers
 from echoscope.core.config.context import ContextConfig
 from echoscope.core.pretrained.policy_assets import train_tokenizer
 from echoscope.core.rollout.chat import ChatFormat
-from echoscope.core.rollout.context import Conversation
+from echoscope.core.rollout.context import Conversation, turn_messages
 from echoscope.core.warm_start.demonstrations import (
     DEMONSTRATION_SEED_CODE,
     DemoMessage,
     Demonstration,
+    Lesson,
     SftError,
-    Teaching,
     demonstrate,
     encode,
-    messages_shown,
     read_jsonl,
     training_text,
     write_jsonl,
@@ -35,7 +34,7 @@ from echoscope.core.warm_start.demonstrations import (
 from echoscope.core.warm_start.narrators import load_narrators
 from echoscope.core.warm_start.run import BARE_CONTEXT
 from echoscope.envs import registry
-from echoscope.envs.base import Observation
+from echoscope.envs.base import Message, Observation
 from echoscope.envs.reserving import is_reserved
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.worlds.grid.frozen_lake import FrozenLake
@@ -54,9 +53,21 @@ SOKOBAN = EnvGroup(
 BANDIT = EnvGroup(env="bandit")
 
 
+def lesson(
+    group: EnvGroup,
+    careful: float,
+    episodes: int,
+    *,
+    context: ContextConfig = BARE_CONTEXT,
+    nonsense: float = 0.0,
+) -> Lesson:
+    return Lesson(
+        group=group, context=context, episodes=episodes, careful=careful, nonsense=nonsense
+    )
+
+
 def lessons(group: EnvGroup, careful: float, episodes: int = 40) -> list[Demonstration]:
-    teaching = Teaching(careful=careful, nonsense=0.0)
-    return list(demonstrate(group, BARE_CONTEXT, teaching, episodes=episodes, seed=3))
+    return list(demonstrate(lesson(group, careful, episodes), seed=3))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +86,7 @@ def test_a_careful_expert_always_succeeds_and_a_careless_one_seldom(group: EnvGr
 
 def test_the_same_seed_gives_the_same_episodes_and_another_gives_others() -> None:
     first, again = lessons(LAKE, 0.5), lessons(LAKE, 0.5)
-    other = demonstrate(LAKE, BARE_CONTEXT, Teaching(careful=0.5), episodes=40, seed=4)
+    other = demonstrate(lesson(LAKE, 0.5, 40), seed=4)
     assert first == again
     assert first != list(other)
 
@@ -85,8 +96,7 @@ def test_seeds_never_meet_those_of_training_and_evaluation() -> None:
 
 
 def test_replies_the_world_does_not_understand_are_shown_but_not_learned(chat: ChatFormat) -> None:
-    teaching = Teaching(careful=1.0, nonsense=0.5)
-    demos = list(demonstrate(LAKE, BARE_CONTEXT, teaching, episodes=20, seed=0))
+    demos = list(demonstrate(lesson(LAKE, 1.0, 20, nonsense=0.5), seed=0))
     feedback = [
         one.messages[i + 1].content
         for one in demos
@@ -105,12 +115,8 @@ def test_replies_the_world_does_not_understand_are_shown_but_not_learned(chat: C
 
 def test_a_row_is_token_for_token_what_a_rollout_records(chat: ChatFormat) -> None:
     context = ContextConfig(show_reward=True, max_prompt_tokens=10_000)
-    teaching = Teaching(careful=0.5, nonsense=0.0)
-    one = next(
-        one
-        for one in demonstrate(LAKE, context, teaching, episodes=20, seed=0)
-        if len(one.messages) > 4
-    )
+    episodes = demonstrate(lesson(LAKE, 0.5, 20, context=context), seed=0)
+    one = next(one for one in episodes if len(one.messages) > 4)
     world = registry.make(LAKE.env, **LAKE.params)
     assert one.messages[1].content.startswith(f"{one.instructions}\n\n")
     is_one_action = LAKE.is_one_action
@@ -141,8 +147,7 @@ def gpt2_like() -> ChatFormat:
 def test_instructions_are_encoded_apart_as_a_rollout_does_it() -> None:
     chat = gpt2_like()
     context = ContextConfig(max_prompt_tokens=10_000)
-    teaching = Teaching(careful=1.0, nonsense=0.0)
-    one = next(demonstrate(BANDIT, context, teaching, episodes=1, seed=0))
+    one = next(demonstrate(lesson(BANDIT, 1.0, 1, context=context), seed=0))
     world = registry.make("bandit")
     assert one.instructions.startswith(world.instructions())
     observation = world.reset(one.env_seed, one.noise_seed)
@@ -188,13 +193,14 @@ def test_the_user_text_shows_what_is_configured() -> None:
     context = ContextConfig(show_reward=True, format_hint=False)
     seen = Observation(text="Here.")
     for reward, text in ((0.5, "Reward: 0.5\nHere."), (None, "Here.")):
-        shown = messages_shown(context, seen, reward, tools=False, is_one_action=False)
-        assert shown == [DemoMessage(role="user", content=text)]
+        shown = turn_messages(context, seen, reward, has_tools=False, is_one_action=False)
+        assert shown == [Message(role="user", content=text)]
 
 
 def test_without_reasoning_a_reply_is_the_answer_alone() -> None:
     context = ContextConfig(reasoning=False, system="Be brief.")
-    one = next(demonstrate(LAKE, context, Teaching(careful=1.0), episodes=1, seed=0))
+    taught = lesson(LAKE, 1.0, 1, context=context, nonsense=0.02)
+    one = next(demonstrate(taught, seed=0))
     assert one.messages[0] == DemoMessage(role="system", content="Be brief.")
     assert one.messages[2].content.startswith("<answer>")
 
@@ -264,7 +270,7 @@ def test_a_world_without_an_expert_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_shares_are_probabilities() -> None:
     with pytest.raises(SftError, match=r"careful is 1\.5, but must lie in \[0, 1\]"):
-        Teaching(careful=1.5)
+        lesson(LAKE, 1.5, 1)
 
 
 def test_demonstrations_leave_evaluations_tasks_out() -> None:
@@ -274,14 +280,8 @@ def test_demonstrations_leave_evaluations_tasks_out() -> None:
     lake = registry.make("frozen_lake", **params)
 
     def num_reserved(*, all_tasks: bool) -> int:
-        played = demonstrate(
-            group,
-            ContextConfig(),
-            Teaching(careful=1.0),
-            episodes=200,
-            seed=0,
-            all_tasks=all_tasks,
-        )
+        taught = lesson(group, 1.0, 200, context=ContextConfig(), nonsense=0.02)
+        played = demonstrate(taught, seed=0, all_tasks=all_tasks)
         count = 0
         for one in played:
             lake.reset(one.env_seed, one.noise_seed)
@@ -297,12 +297,8 @@ def own_narrators(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> l
     module = f"told_by_{folder.name}"
     (folder / f"{module}.py").write_text(body, encoding="utf-8")
     monkeypatch.syspath_prepend(folder)
-    teaching = Teaching(careful=1.0, nonsense=0.0)
     narrator_of = load_narrators(f"{module}:narrator_of")
-    episodes = demonstrate(
-        BANDIT, BARE_CONTEXT, teaching, episodes=2, seed=0, narrator_of=narrator_of
-    )
-    return list(episodes)
+    return list(demonstrate(lesson(BANDIT, 1.0, 2), seed=0, narrator_of=narrator_of))
 
 
 NARRATOR = """

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from echoscope.diagnostics.measure import gradients
-from echoscope.diagnostics.measure.gradients import GradientMemoryError, GradientUnit, decompose
+from echoscope.diagnostics.measure.gradients import GradientMemoryError, decompose
 
 GROUPS, ROWS = 6, 3
 STDS = (0.0, 0.0, 0.2, 0.4, 0.6, 0.8)
@@ -43,8 +43,8 @@ def terms(model: nn.Module, rows: torch.Tensor, advantage: float) -> dict[str, t
     }
 
 
-def units() -> list[GradientUnit]:
-    return [GradientUnit(reward_std=s, weight=w) for s, w in zip(STDS, TOKENS, strict=True)]
+def units() -> dict[str, np.ndarray]:
+    return {"reward_std_P": np.array(STDS), "weights_P": np.array(TOKENS, dtype=np.float64)}
 
 
 def terms_of(model, data, chunks: int = 1):
@@ -58,7 +58,7 @@ def terms_of(model, data, chunks: int = 1):
 
 
 def report(model, data, chunks: int = 1):
-    return decompose(terms_of(model, data, chunks), units(), dict(model.named_parameters()))
+    return decompose(terms_of(model, data, chunks), dict(model.named_parameters()), **units())
 
 
 def flat(loss: torch.Tensor, model: nn.Module) -> torch.Tensor:
@@ -140,11 +140,14 @@ def test_frozen_parameters_take_no_part(model, data):
 
 
 def test_a_group_that_gave_nothing_counts_as_nothing(model, data):
-    empty = [GradientUnit(reward_std=math.nan, weight=0.0)]
+    with_empty = {
+        name: np.append(values, {"reward_std_P": math.nan, "weights_P": 0.0}[name])
+        for name, values in units().items()
+    }
     found = decompose(
         lambda g: [] if g == GROUPS else terms_of(model, data)(g),
-        [*units(), *empty],
         dict(model.named_parameters()),
+        **with_empty,
     ).values
     expected = float(whole(model, data, "policy").norm())
     assert found["policy/all/norm"] == pytest.approx(expected)
@@ -156,13 +159,14 @@ def test_a_term_that_some_groups_lack_is_zero_there(model, data):
         for part in terms_of(model, data)(index):
             yield part if index % 2 else {"policy": part["policy"]}
 
-    found = decompose(of, units(), dict(model.named_parameters())).values
+    found = decompose(of, dict(model.named_parameters()), **units()).values
     expected = float(whole(model, data, "value", (1, 3, 5)).norm())
     assert found["value/all/norm"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_no_groups_give_no_numbers(model):
-    found = decompose(lambda _: [], [], dict(model.named_parameters())).values
+    none = dict.fromkeys(units(), np.zeros(0))
+    found = decompose(lambda _: [], dict(model.named_parameters()), **none).values
     assert math.isnan(found["total/all/snr"])
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from pydantic import TypeAdapter
@@ -17,7 +18,7 @@ from echoscope.core.config.settings import LoraConfig, ModelConfig
 from echoscope.core.policy import Policy, build_policy
 from echoscope.core.update.batch import TokenBatch, select_rows
 from echoscope.core.update.losses import Denominators, LossTerms, compute_loss
-from echoscope.diagnostics.measure.gradients import GradientUnit, decompose
+from echoscope.diagnostics.measure.gradients import decompose
 
 GROUPS, SIBLINGS = 4, 2
 LOSS = ClipLossConfig(entropy_coef=0.05, kl_coef=0.02)
@@ -84,10 +85,10 @@ class Step:
         for row in torch.nonzero(self.batch.group_index == group)[:, 0].tolist():
             yield self.loss(select_rows(self.batch, [row])).named
 
-    def units(self) -> list[GradientUnit]:
+    def units(self) -> dict[str, np.ndarray]:
         tokens = [int(self.batch.loss_mask[self.batch.group_index == g].sum()) for g in range(4)]
-        stds = (0.0, 0.5, 0.5, 0.7)
-        return [GradientUnit(reward_std=s, weight=w) for s, w in zip(stds, tokens, strict=True)]
+        stds = np.array((0.0, 0.5, 0.5, 0.7))
+        return {"reward_std_P": stds, "weights_P": np.array(tokens, dtype=np.float64)}
 
     def norm(self, loss: Callable[[], Tensor]) -> float:
         found = torch.autograd.grad(loss(), list(self.parameters.values()), allow_unused=True)
@@ -121,7 +122,7 @@ def replace_model(model: ModelConfig, **changes: object) -> ModelConfig:
 
 
 def test_terms_and_groups_sum_to_the_gradient_of_the_update(step: Step) -> None:
-    found = decompose(step.terms_of, step.units(), step.parameters).values
+    found = decompose(step.terms_of, step.parameters, **step.units()).values
     terms = {key.split("/")[0] for key in found if key.endswith("/all/norm")}
     assert terms >= {"policy", "kl", "entropy", "total"}
     for name in terms:
@@ -136,7 +137,7 @@ def test_terms_and_groups_sum_to_the_gradient_of_the_update(step: Step) -> None:
 
 
 def test_a_group_without_advantage_has_no_policy_gradient(step: Step) -> None:
-    found = decompose(step.terms_of, step.units(), step.parameters).values
+    found = decompose(step.terms_of, step.parameters, **step.units()).values
     assert found["policy/zero/norm"] == 0
     assert found["entropy/zero/norm"] > 0
 
@@ -144,7 +145,7 @@ def test_a_group_without_advantage_has_no_policy_gradient(step: Step) -> None:
 def test_nothing_of_the_policy_changes(step: Step) -> None:
     before = [parameter.detach().clone() for parameter in step.parameters.values()]
     state = torch.get_rng_state()
-    decompose(step.terms_of, step.units(), step.parameters)
+    decompose(step.terms_of, step.parameters, **step.units())
     assert torch.equal(torch.get_rng_state(), state)
     for old, parameter in zip(before, step.parameters.values(), strict=True):
         assert torch.equal(old, parameter)

@@ -211,10 +211,6 @@ class TestSelect:
         assert kept([math.nan], config(strategy=strategy, value=1.0)) == []
         assert kept([], config(strategy=strategy, value=1.0)) == []
 
-    def test_values_must_be_flat(self):
-        with pytest.raises(ValueError, match="one-dimensional"):
-            select(np.zeros((2, 2)), config())
-
 
 STRATEGIES = st.sampled_from(["top_p", "top_k", "top_k_abs", "min_p"])
 SCORES = arrays(float, st.integers(1, 12), elements=st.integers(0, 6).map(float))

@@ -160,10 +160,6 @@ class EchoscopeWorker:
         self.echoscope_version = version
         return int(self.echoscope_version)
 
-    def echoscope_pid(self: Any) -> int:
-        """The worker's process."""
-        return os.getpid()
-
 
 if os.environ.get(IS_SERVER) and __name__ != "__main__":
     end_with_parent()  # vLLM imports this file in each of its worker processes

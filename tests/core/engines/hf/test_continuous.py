@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forwarded import counted_tokens
 from generating import generate
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -161,11 +162,10 @@ def test_requests_under_way_are_drawn_alike(model: Qwen2ForCausalLM) -> None:
 
 def test_a_next_turn_forwards_its_new_tokens_only(model: Qwen2ForCausalLM) -> None:
     engine = make_engine(model)
-    [talk] = by_stream(engine, [Talk(np.arange(40), PLAIN, seed=5)], delay=4)
+    with counted_tokens() as counts:
+        by_stream(engine, [Talk(np.arange(40), PLAIN, seed=5)], delay=4)
     # Each further turn: two new tokens, and the last sampled one, which was not forwarded.
-    assert engine.counts.num_prefill_tokens == 40 + 2 * (2 + 1)
-    first, second = (len(sample.tokens) for sample in talk.samples[:2])
-    assert engine.counts.num_reused_tokens == (40 + first - 1) + (40 + first + 2 + second - 1)
+    assert counts.prefilled == 40 + 2 * (2 + 1)
 
 
 def test_siblings_that_come_together_are_forwarded_once(model: Qwen2ForCausalLM) -> None:
@@ -173,9 +173,9 @@ def test_siblings_that_come_together_are_forwarded_once(model: Qwen2ForCausalLM)
     those = [Talk(np.arange(30), PLAIN, seed=seed, num_turns=1) for seed in range(4)]
     for key, talk in enumerate(those):
         engine.submit(key, talk.prompt, talk.params, seed=talk.seed)
-    engine.advance(max_wait_s=0)
-    assert engine.counts.num_prefill_tokens == 30
-    assert engine.counts.num_shared_tokens == 90
+    with counted_tokens() as counts:
+        engine.advance(max_wait_s=0)
+    assert counts.prefilled == 30
 
 
 def test_a_watch_ends_each_reply_where_it_says(model: Qwen2ForCausalLM) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from forwarded import counted_tokens
 from generating import generate
 from held_caches import cache_bytes
 from peft import LoraConfig, get_peft_model
@@ -123,27 +124,28 @@ def test_a_turn_forwards_its_new_tokens_only(model: Qwen2ForCausalLM) -> None:
     """Two rows of 30 and 50, one new token each: turn 2 forwards response end and feedback."""
     engine = engine_for(model)
     prompts = random_prompts([30, 50])
-    samples = generate(engine, prompts, SamplingParams(max_new_tokens=4), seeds=[0, 1])
-    assert engine.counts.num_prefill_tokens == 80
+    with counted_tokens() as counts:
+        samples = generate(engine, prompts, SamplingParams(max_new_tokens=4), seeds=[0, 1])
+    assert counts.prefilled == 80
     # Of 4 sampled tokens the first 3 are forwarded to get the next one.
-    assert engine.counts.num_decode_tokens == 6
+    assert counts.decoded == 6
     prompts = [np.concatenate([p, s.tokens, [7]]) for p, s in zip(prompts, samples, strict=True)]
-    generate(engine, prompts, SamplingParams(max_new_tokens=4), seeds=[2, 3])
-    assert engine.counts.num_prefill_tokens == 80 + 2 * 2
-    assert engine.counts.num_reused_tokens == 33 + 53
+    with counted_tokens() as counts:
+        generate(engine, prompts, SamplingParams(max_new_tokens=4), seeds=[2, 3])
+    assert counts.prefilled == sum(map(len, prompts)) - (33 + 53) == 2 * 2
 
 
 def test_siblings_are_forwarded_once(model: Qwen2ForCausalLM) -> None:
     engine = engine_for(model)
     first, second = random_prompts([40, 25])
-    generate(
-        engine,
-        [first, second, first, first, second],
-        SamplingParams(max_new_tokens=1),
-        seeds=range(5),
-    )
-    assert engine.counts.num_prefill_tokens == 65
-    assert engine.counts.num_shared_tokens == 2 * 40 + 25
+    with counted_tokens() as counts:
+        generate(
+            engine,
+            [first, second, first, first, second],
+            SamplingParams(max_new_tokens=1),
+            seeds=range(5),
+        )
+    assert counts.prefilled == 65
 
 
 def test_a_shared_beginning_is_forwarded_once(model: Qwen2ForCausalLM) -> None:
@@ -151,9 +153,9 @@ def test_a_shared_beginning_is_forwarded_once(model: Qwen2ForCausalLM) -> None:
     engine = engine_for(model)
     [system, *tasks] = random_prompts([200] + [10] * 6)
     prompts = [np.concatenate([system, [i], task[1:]]) for i, task in enumerate(tasks)]
-    samples = generate(engine, prompts, SamplingParams(max_new_tokens=5), seeds=range(6))
-    assert engine.counts.num_prefill_tokens == 260
-    assert engine.counts.num_shared_tokens == 1000
+    with counted_tokens() as counts:
+        samples = generate(engine, prompts, SamplingParams(max_new_tokens=5), seeds=range(6))
+    assert counts.prefilled == 260
     for prompt, sample in zip(prompts, samples, strict=True):
         assert logprob_error(model, prompt, sample) < 1e-5
 
@@ -161,10 +163,10 @@ def test_a_shared_beginning_is_forwarded_once(model: Qwen2ForCausalLM) -> None:
 def test_without_reuse_every_prompt_is_forwarded_whole(model: Qwen2ForCausalLM) -> None:
     engine = engine_for(model, reuse_cache=False)
     [prompt] = random_prompts([40])
-    for _ in range(2):
-        generate(engine, [prompt] * 3, SamplingParams(max_new_tokens=1), seeds=range(3))
-    assert engine.counts.num_prefill_tokens == 6 * 40
-    assert engine.counts.num_reused_tokens == engine.counts.num_shared_tokens == 0
+    with counted_tokens() as counts:
+        for _ in range(2):
+            generate(engine, [prompt] * 3, SamplingParams(max_new_tokens=1), seeds=range(3))
+    assert counts.prefilled == 6 * 40
 
 
 def test_a_rewritten_history_uses_what_still_agrees(model: Qwen2ForCausalLM) -> None:
@@ -176,8 +178,9 @@ def test_a_rewritten_history_uses_what_still_agrees(model: Qwen2ForCausalLM) -> 
     going_on = np.concatenate([prompts[0], samples[0].tokens, [9]])
     changed = (prompts[1][20] + 1) % VOCAB_SIZE
     rewritten = np.concatenate([prompts[1][:20], [changed], prompts[1][:7]])
-    after = generate(engine, [going_on, rewritten], params, seeds=[2, 3])
-    assert engine.counts.num_reused_tokens == 35 + 20
+    with counted_tokens() as counts:
+        after = generate(engine, [going_on, rewritten], params, seeds=[2, 3])
+    assert counts.prefilled == len(going_on) - 35 + len(rewritten) - 20
     assert logprob_error(model, going_on, after[0]) < 1e-5
     assert logprob_error(model, rewritten, after[1]) < 1e-5
 
@@ -202,9 +205,12 @@ def test_a_new_collection_is_bit_identical_whatever_came_before(model: Qwen2ForC
 def test_more_prompts_than_rows_go_in_chunks(model: Qwen2ForCausalLM) -> None:
     prompts = random_prompts([4, 9, 30, 2, 6, 50, 11, 3, 20, 8])
     prompts[7] = prompts[2]
-    small = engine_for(model, max_batch_rows=4)
-    assert play(small, prompts, 3) == play(engine_for(model), prompts, 3)
-    assert small.counts.num_reused_tokens > 0
+    with counted_tokens() as counts:
+        in_chunks = play(engine_for(model, max_batch_rows=4), prompts, 3)
+    with counted_tokens() as without:
+        played_anew = play(engine_for(model, max_batch_rows=4, reuse_cache=False), prompts, 3)
+    assert in_chunks == played_anew == play(engine_for(model), prompts, 3)
+    assert counts.prefilled < without.prefilled
 
 
 def test_memory_is_bounded_by_the_rows_allowed(model: Qwen2ForCausalLM) -> None:
@@ -413,7 +419,8 @@ def test_models_it_cannot_run_are_refused() -> None:
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_broken_weights_give_an_error_and_no_sample(poison: float) -> None:
     policy = make_model()
-    engine = HfEngine(policy, config=HfEngineConfig(), policy_version=6)
+    engine = engine_for(policy)
+    engine.sync_weights(Policy(model=policy, version=6))
     prompts = random_prompts([12, 3])
     params = SamplingParams(max_new_tokens=6)
     generate(engine, prompts, params, seeds=[0, 1])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from echoscope.core.engines.hf import prefixes
 from echoscope.core.engines.hf.prefixes import (
     PrefillPlan,
     PrefixIndex,
@@ -18,6 +22,12 @@ from echoscope.core.engines.hf.prefixes import (
 
 TOKEN = st.integers(0, 2)
 PROMPTS = st.lists(st.lists(TOKEN, min_size=1, max_size=8), min_size=1, max_size=8)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_beginnings_are_shared() -> Iterator[None]:
+    with patch.object(prefixes, "MIN_SHARED_TOKENS", 1):
+        yield
 
 
 def ids(*tokens: int) -> np.ndarray:
@@ -37,12 +47,11 @@ def copy(rows: list[list[int]], copies: RowCopies) -> None:
 
 def carry_out(
     plan: PrefillPlan, prompts: list[np.ndarray], rows: list[list[int]]
-) -> tuple[list[list[int]], int]:
-    """Rows of tokens after the plan, and the number of tokens forwarded.
+) -> list[list[int]]:
+    """Rows of tokens after the plan.
 
     A forward pass of [start, end) must find the prompt's first `start` tokens in the row.
     """
-    forwarded = 0
     copy(rows, plan.first)
     for wave in plan.waves:
         for span in wave.spans:
@@ -50,9 +59,8 @@ def carry_out(
             assert span.start < span.end
             assert rows[span.row][: span.start] == prompt[: span.start]
             rows[span.row][span.start : span.end] = prompt[span.start : span.end]
-            forwarded += span.end - span.start
         copy(rows, wave.copies)
-    return rows, forwarded
+    return rows
 
 
 @given(
@@ -69,17 +77,15 @@ def test_every_prompt_ends_up_in_its_row(
         None if tokens is None else stored(tokens, max(len(tokens) - uncached, 1))
         for tokens in cached
     ]
-    plan = plan_prefill(arrays, records, share=share, min_shared=1)
+    plan = plan_prefill(arrays, records, share=share)
     empty: list[list[int]] = [[-1] * 8 for _ in range(max(len(prompts), len(cached)))]
     for row, record in zip(empty, records, strict=False):
         if record is not None:
             row[: record.num_cached] = record.tokens[: record.num_cached].tolist()
-    rows, forwarded = carry_out(plan, arrays, empty)
+    rows = carry_out(plan, arrays, empty)
     assert sorted(plan.rows) == list(range(len(prompts)))
     for prompt, row in zip(prompts, plan.rows, strict=True):
         assert rows[row][: len(prompt)] == prompt
-    total = sum(map(len, prompts))
-    assert forwarded + plan.num_reused + plan.num_shared == total
     ends = {span.prompt: span.end for span in plan.waves[-1].spans}
     assert set(ends) == set(plan.leader)
     assert all(prompts[i] == prompts[lead] for i, lead in enumerate(plan.leader))
@@ -92,7 +98,7 @@ def test_the_beginning_of_all_and_equal_prompts_are_forwarded_once(
 ) -> None:
     """Each prompt's last token is forwarded besides."""
     arrays = [ids(*prompt) for prompt in prompts]
-    plan = plan_prefill(arrays, [], share=True, min_shared=1)
+    plan = plan_prefill(arrays, [], share=True)
     forwarded = sum(span.end - span.start for wave in plan.waves for span in wave.spans)
     distinct = {tuple(prompt) for prompt in prompts}
     shortest = min(map(len, distinct))
@@ -128,8 +134,9 @@ def test_continued_rows_stay_where_they_are() -> None:
 def test_a_small_saving_is_not_worth_a_pass() -> None:
     """Three prompts share 4 tokens, which would save 8."""
     prompts = [ids(1, 2, 3, 4, 5 + i) for i in range(3)]
-    assert len(plan_prefill(prompts, [], share=True, min_shared=9).waves) == 1
-    assert len(plan_prefill(prompts, [], share=True, min_shared=8).waves) == 2
+    for least, num_passes in ((9, 1), (8, 2)):
+        with patch.object(prefixes, "MIN_SHARED_TOKENS", least):
+            assert len(plan_prefill(prompts, [], share=True).waves) == num_passes
 
 
 @pytest.mark.parametrize(

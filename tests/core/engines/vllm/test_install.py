@@ -10,7 +10,7 @@ import pytest
 from echoscope.core.config.engine import VllmEngineConfig
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.engines.vllm import install
-from echoscope.core.engines.vllm.install import VllmMissingError, require_vllm
+from echoscope.core.engines.vllm.install import require_vllm
 from echoscope.core.engines.vllm.server import VllmEngine
 
 
@@ -22,7 +22,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
 
 def test_a_missing_vllm_is_one_sentence_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     answers(monkeypatch, "")
-    with pytest.raises(VllmMissingError) as caught:
+    with pytest.raises(ConfigError) as caught:
         require_vllm("python3")
     assert str(caught.value) == (
         "engine.kind is vllm, but vLLM is not installed for python3: in an environment of its own, "
@@ -36,7 +36,7 @@ def test_a_missing_vllm_is_one_sentence_with_the_command(monkeypatch: pytest.Mon
 def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     answers(monkeypatch, version)
     with pytest.raises(
-        VllmMissingError, match=f"needs vLLM 0.32.0, not the installed {version}.*pip install"
+        ConfigError, match=f"needs vLLM 0.32.0, not the installed {version}.*pip install"
     ):
         require_vllm("python3")
 
@@ -55,5 +55,5 @@ def test_a_python_that_is_none_is_named() -> None:
 def test_an_engine_asks_before_it_starts_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     answers(monkeypatch, "")
     model = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=9))
-    with pytest.raises(VllmMissingError):
+    with pytest.raises(ConfigError):
         VllmEngine(model, "nowhere", config=VllmEngineConfig(python=sys.executable))  # type: ignore[arg-type]

@@ -93,7 +93,7 @@ def test_a_server_killed_mid_generation_ends_the_call_with_one_sentence(
 ) -> None:
     """Closing leaves no process."""
     assert engine._process is not None
-    pid = engine._process.pid
+    pid = engine._process._process.pid
     assert len(processes_of(pid)) >= 2, "the server and its worker"
     killer = threading.Timer(0.3, lambda: os.kill(pid, signal.SIGKILL))
     killer.start()

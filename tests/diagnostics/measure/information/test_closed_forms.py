@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from scipy.special import log_softmax
+from sequence_scores import scores_of_sequences
 
 from echoscope.diagnostics.measure.information.cross_scores import CrossScores
 from echoscope.diagnostics.measure.information.estimate import InformationEstimate, estimate
@@ -67,7 +68,7 @@ def from_table(log_p_NZ: np.ndarray, per_prompt: int) -> Callable[..., CrossScor
     def draw(rng: np.random.Generator) -> CrossScores:
         cumulative = np.exp(log_p_NZ).cumsum(axis=1)[column_M]
         picks = (cumulative < rng.random(len(column_M))[:, None] * cumulative[:, -1:]).sum(axis=1)
-        return CrossScores.of_sequences(log_p_NZ[:, picks].T, column_M)
+        return scores_of_sequences(log_p_NZ[:, picks].T, column_M)
 
     return draw
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sequence_scores import scores_of_sequences
 
 from echoscope.diagnostics.measure.information.cross_scores import CrossScores
 from echoscope.diagnostics.measure.information.estimate import estimate
@@ -76,7 +77,7 @@ def fields(scores: CrossScores, **changes) -> dict:
 def test_prompts_weigh_the_same_however_many_reasonings_they_have() -> None:
     # Prompt 0: p = 0.9 under its own, 0.1 under the other, three times; prompt 1: 0.5, 0.5 once.
     table = np.log([[0.9, 0.1]] * 3 + [[0.5, 0.5]])
-    found = estimate(CrossScores.of_sequences(table, [0, 0, 0, 1]))
+    found = estimate(scores_of_sequences(table, [0, 0, 0, 1]))
     assert found.mutual_information == pytest.approx(0.5 * math.log(0.9 / 0.5))
     assert found.conditional_entropy == pytest.approx(-0.5 * (math.log(0.9) + math.log(0.5)))
 
@@ -110,7 +111,7 @@ def test_the_curve_shows_where_the_prompt_is_named() -> None:
 
 
 def test_with_two_prompts_chance_does_not_identify() -> None:
-    same = CrossScores.of_sequences(np.full((4, 2), -3.0), [0, 0, 1, 1])
+    same = scores_of_sequences(np.full((4, 2), -3.0), [0, 0, 1, 1])
     assert math.isnan(estimate(same).identification_length)
 
 
@@ -128,7 +129,7 @@ def test_a_finished_reasoning_stays_as_it_is() -> None:
 def test_retrieval_ties_are_broken_at_random() -> None:
     # Row 0 ties with prompt 1; row 1 is its own; rows 2 and 3 prefer prompt 0.
     table = np.array([[-1, -1, -9, -9], [-9, -1, -9, -9], [-1, -9, -2, -9], [-1, -9, -9, -2]])
-    found = estimate(CrossScores.of_sequences(table, [0, 1, 2, 3]))
+    found = estimate(scores_of_sequences(table, [0, 1, 2, 3]))
     assert found.retrieval_accuracy == (0.5 + 1) / 4
     assert found.metrics()["info/custom/retrieval_chance@1"] == 0.25
     assert found.retrieval_p_value > 0.3
@@ -138,7 +139,7 @@ def test_permutation_p_values_are_valid() -> None:
     rng = np.random.default_rng(0)
     p_values = []
     for seed in range(100):
-        scores = CrossScores.of_sequences(-rng.exponential(size=(32, 8)), np.repeat(range(8), 4))
+        scores = scores_of_sequences(-rng.exponential(size=(32, 8)), np.repeat(range(8), 4))
         found = estimate(scores, num_permutations=99, seed=seed)
         p_values.append(found.retrieval_p_value)
     assert np.mean(np.array(p_values) <= 0.1) <= 0.17
@@ -185,14 +186,14 @@ def test_one_reasoning_in_all() -> None:
 
 def test_no_reasonings() -> None:
     assert_not_available(CrossScores(problem="nothing was sampled"), "nothing was sampled")
-    none = CrossScores.of_sequences(np.zeros((0, 3)), [])
+    none = scores_of_sequences(np.zeros((0, 3)), [])
     assert_not_available(none, "no reasonings to score")
 
 
 def test_nan_log_probs() -> None:
     table = np.log([[0.9, 0.1], [0.1, 0.9]])
     table[0, 1] = np.nan
-    scores = CrossScores.of_sequences(table, [0, 1])
+    scores = scores_of_sequences(table, [0, 1])
     assert_not_available(scores, "1 of 2 reasonings have NaN log-probs")
 
 
@@ -206,5 +207,5 @@ def test_empty_reasonings() -> None:
 
 
 def test_an_impossible_own_prompt() -> None:
-    scores = CrossScores.of_sequences([[-np.inf, 0.0], [-1.0, -1.0]], [0, 1])
+    scores = scores_of_sequences([[-np.inf, 0.0], [-1.0, -1.0]], [0, 1])
     assert_not_available(scores, "reasoning 0 has probability 0")

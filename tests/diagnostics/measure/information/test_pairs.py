@@ -196,7 +196,7 @@ def test_a_draw_keeps_its_labels_through_scoring_and_estimation() -> None:
     draw = draw_first_turn(batch(8, 8), config(), rng(), decode=decode)
     scores = score_draw(TableScorer(), draw)
     found = estimate(scores)
-    assert found.family == "first_turn"
+    assert found.scores.family == "first_turn"
     assert scores.source_M == draw.source_M
     assert found.mutual_information > 0.5
     assert found.retrieval_p_value < 0.01

@@ -89,11 +89,14 @@ def branching(reasonings: list[np.ndarray]) -> list[np.ndarray]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("memory_budget_bytes", [1 << 30, 1])
-def test_equals_naive_scoring(kind: str, temperature: float, memory_budget_bytes: int) -> None:
+def test_equals_naive_scoring(
+    kind: str, temperature: float, memory_budget_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Prompts of 7, 8 and 8 tokens share a pass, those of 1 and 12 do not."""
     model = build(kind)
     prompts, reasonings = ids(7, 1, 12, 8, 8), branching(ids(5, 1, 9, 3, seed=1))
-    scorer = ModelScorer(model, temperature=temperature, memory_budget_bytes=memory_budget_bytes)
+    monkeypatch.setattr(scoring, "MEMORY_BUDGET_BYTES", memory_budget_bytes)
+    scorer = ModelScorer(model, temperature=temperature)
     scores = cross_score(scorer, prompts, reasonings, [0, 0, 1, 2, 3, 4, 4])
     assert scores.logprobs_MNR.shape == (7, 5, 9)
     for m, reasoning in enumerate(reasonings):

@@ -46,7 +46,8 @@ def test_both_families_and_ragen_s_keys() -> None:
 def test_token_information_has_the_shape_of_the_trajectory() -> None:
     trajectories = batch(8, 8, (2,))
     found = measure(trajectories)
-    scored = [found.token_information(trajectory) for trajectory in trajectories]
+    by_token = found.by_token(trajectories)
+    scored = [by_token.get(trajectory.id) for trajectory in trajectories]
     assert all(rows is not None for rows in scored)
     for trajectory, rows in zip(trajectories, scored, strict=True):
         assert [len(row) for row in rows] == [len(t.response_tokens) for t in trajectory.turns]
@@ -60,10 +61,10 @@ def test_token_information_has_the_shape_of_the_trajectory() -> None:
 def test_a_trajectory_that_was_not_drawn_has_none() -> None:
     trajectories = batch(20, 2)
     found = measure(trajectories)
-    drawn = {source for one in found.estimates.values() for source, _ in one.source_M}
+    drawn = {source for one in found.estimates.values() for source, _ in one.scores.source_M}
     assert len(drawn) < len(trajectories)
     for trajectory in trajectories:
-        assert (found.token_information(trajectory) is None) == (trajectory.id not in drawn)
+        assert (trajectory.id in found.by_token(trajectories)) == (trajectory.id in drawn)
 
 
 def test_the_step_fixes_the_draw() -> None:
@@ -71,7 +72,7 @@ def test_the_step_fixes_the_draw() -> None:
     one, same = (measure(trajectories) for _ in range(2))
     np.testing.assert_equal(one.metrics(), same.metrics())  # NaN equals NaN here
     other = plan_information(trajectories, CONFIG, step=6, decode=decode)
-    assert other["first_turn"].source_M != one.estimates["first_turn"].source_M
+    assert other["first_turn"].source_M != one.estimates["first_turn"].scores.source_M
 
 
 def test_what_cannot_be_scored_says_so() -> None:
