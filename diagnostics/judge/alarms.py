@@ -59,6 +59,8 @@ CLEAR_AFTER = 5
 DOWNGRADE_AFTER = 10
 """Rows in a row without a second channel after which a critical alarm is a warning again."""
 
+_SIGNS_OF_A_FALL = tuple(name for name in rules_task.SIGNS if name != "zero_spread")
+"""Signs that show a change: where few tasks are solved, most groups are alike from the start."""
 AGREED_RELIEF = 1.0
 """Standard errors that a fall on fixed tasks takes less while text, signal or training show one."""
 SAGGING_ROWS = 2
@@ -273,9 +275,9 @@ class AlarmEngine:
         for outcome in (self.outcomes["success_train"], reward):
             outcome.update(step, values)
         training = self.view().training
-        signs = AGREED_RELIEF * any(self.channels[name].leans for name in rules_task.SIGNS)
+        signs = AGREED_RELIEF * any(self.channels[name].leans for name in _SIGNS_OF_A_FALL)
         sags = AGREED_RELIEF * (training.num_sagging >= SAGGING_ROWS)
-        beside = training.sigmas_sagging
+        beside = training.sigmas_sagging_beyond_looks
         for outcome in self.outcomes.values():
             if outcome.spec.name in ("success_train", "reward"):
                 continue
@@ -571,7 +573,7 @@ def blindness(keys: Iterable[str], config: AlarmConfig | None = None) -> list[Bl
                 # One confirms: something else must agree with it.
                 had = {*seen, *(FIXED if seen & set(FIXED) else ())}
                 names = tuple(name for name in (*rule.needs, *names) if name not in had)
-            needed = logged_keys(names)
+            needed = logged_keys(names, logged)
             out.append(Blindness(rule=rule.name, wanted=needed, is_blind=is_blind))
     return out
 

@@ -15,7 +15,7 @@ from .advice.situation import Situation
 from .alarms import RULES_BY_NAME, AlarmEngine, Blindness, OpenAlarm, RunState
 from .courses.outcome import Outcome
 from .regimes import Regime
-from .rules.base import SUCCESS, View, describe, level_words
+from .rules.base import SUCCESS, View, describe, level_words, of_sets
 from .rules.metrics_needed import mapping_words, wanting_words
 
 Onset = tuple[int | None, tuple[int, int] | None]
@@ -252,12 +252,16 @@ chance.'
     """
     name = metric(outcome.key).in_sentence
     name = f"the {name}" if not outcome.is_rate else name
+    name += of_sets(outcome)
     now = level_words(outcome.level_of(outcome.since_turn))
     pivots = outcome.turns.pivots
     before = outcome.before_now
-    if not pivots and before is not None and outcome.is_far(before, outcome.now):
+    open_change = ""
+    if before is not None and outcome.is_far(before, outcome.now):
         was = level_words(outcome.level_of(before), with_trials=False)
-        return f"{capitalised(name)} is {now}. Before, it was {was}: that may be chance."
+        open_change = f" Before, it was {was}: that looks like a change, and may still be chance."
+    if not pivots and open_change:
+        return f"{capitalised(name)} is {now}.{open_change}"
     if not pivots:
         return f"{capitalised(name)} is {now}, with no change beyond chance."
     if not outcome.shows_turn:
@@ -270,7 +274,7 @@ chance.'
     if bottom is None:
         best = level_words(outcome.level_of(outcome.best), with_trials=False)
         higher = f" It had been {best}." if outcome.is_below_best else ""
-        return f"{capitalised(name)} rose from {start} to {now}.{higher}"
+        return f"{capitalised(name)} rose from {start} to {now}.{higher or open_change}"
     held = level_words(outcome.level_of(pivots[-2][1]), with_trials=False)
     num_falls = sum(mode == "down" for mode, _ in pivots)
     times = f" {num_falls} times, the last time" if num_falls > 1 else ""

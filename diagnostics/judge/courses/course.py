@@ -186,6 +186,9 @@ class Course:
         self.rows_since += 1
         keys = self.spec.keys
         measured = self.source.measured(values, keys)
+        if self.spec.transform == "log" and self.spec.direction == "rise":
+            # From nothing, a factor of growth means nothing: a logger wrote no number yet.
+            measured = {key: value for key, value in measured.items() if value > 0}
         if not measured:
             return False
         if self.source.is_other(measured, keys):

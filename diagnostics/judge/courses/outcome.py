@@ -426,19 +426,25 @@ class Outcome:
     def is_far(self, one: Stretch, other: Stretch) -> bool:
         """Do two levels differ by much, and by more than a glance takes for chance?
 
-        Much is a tenth of a rate, and of a return what its own noise does not do.
+        Much is a tenth of a rate, and of a return the noise of one row.
         """
         apart = abs(one.mean - other.mean)
         if abs(self.series.sigmas(one, other)) < LEAN_SIGMAS:
             return False
         if self.is_rate:
             return apart > (1 - NEAR_BEST) * max(one.mean, other.mean)
-        return apart > LARGE_SIGMAS * self.series.sigma
+        return apart > self.series.sigma
 
     @property
     def sigmas_sagging(self) -> float:
         """Standard errors from its best down to now where it sags; else 0."""
         return self._sigmas_now if self.is_sagging else 0.0
+
+    @property
+    def sigmas_sagging_beyond_looks(self) -> float:
+        """The same, less what the choice of the best among so many rows does to it by chance."""
+        squared = self.sigmas_sagging**2 - 2 * math.log(max(self.count, 1))
+        return math.sqrt(max(squared, 0.0))
 
     def is_sagging_for(self, num_rows: int) -> bool:
         least = DECLINE_SIGMAS if self.spec.is_fixed else LEAN_SIGMAS
@@ -484,6 +490,15 @@ class Outcome:
         """First step of the present level, however long it is: none from before the last turn."""
         turned = self.turns.pivots[-1][1].stop if self.turns.pivots else 0
         return self.series.steps[max(self.turns.now(self.count).start, turned)]
+
+    def moves_since(self, step: int) -> bool:
+        """Do the later rows since a step differ from the earlier ones, as far as a glance tells?"""
+        first = self.series.row_of(step)
+        middle = (first + self.count) // 2
+        if middle - first < 2:
+            return False
+        early, late = self.series.stretch(first, middle), self.series.stretch(middle, self.count)
+        return abs(self.series.sigmas(early, late)) >= DECLINE_SIGMAS
 
     # -- as the channels answer --------------------------------------------------------------------
 

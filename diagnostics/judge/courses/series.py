@@ -108,8 +108,8 @@ class Series:
     values: list[float] = field(default_factory=list)
     trials: list[float] = field(default_factory=list)
     """Independent outcomes behind each value; NaN where not known."""
-    siblings: float = 1.0
-    """Episodes of one prompt, last known."""
+    siblings: float = math.nan
+    """Episodes of one prompt, last known; NaN where nobody says in how many groups they came."""
     spikes: list[int] = field(default_factory=list)
     """Steps at which an amount was a spike: not among the rows."""
     waiting: tuple[int, float] | None = None
@@ -121,6 +121,7 @@ class Series:
     """Recent squared second differences: of a rate over p(1-p) and the units, of an amount raw."""
     _num_squares: int = 0
     _denominator: int = 1
+    _decimals: int = 0
     scale: float = 1.0
     _noise: list[tuple[float, float]] = field(default_factory=list)
     """Scale and degrees of freedom as they were known with each row."""
@@ -159,6 +160,9 @@ class Series:
         """1 or -1: further above or below the last rows than any noise that was seen; else 0."""
         if len(self.values) < LEAST_BEFORE_SPIKE or not self.sigma > 0:
             return 0
+        seen = self.values[-RECENT_DIFFERENCES:]
+        if min(seen) <= value <= max(seen):
+            return 0
         recent = sorted(self.values[-7:])
         distance = value - recent[len(recent) // 2]
         if abs(distance) <= _as_estimated(SPIKE_SIGMAS, self.freedom) * self.sigma:
@@ -188,12 +192,18 @@ class Series:
     # -- noise -----------------------------------------------------------------------------------
 
     def _refine(self, value: float) -> None:
-        """The smallest number of equal parts that all values are multiples of; 0: there is none."""
-        if self._denominator == 0 or _is_multiple(value, self._denominator):
+        """The smallest number of equal parts that all values are multiples of; 0: there is none.
+
+        Values that were rounded in a log are near multiples: they count where so many would hardly
+        be by chance.
+        """
+        self._decimals = max(self._decimals, _decimals(value))
+        if self._denominator == 0 or _is_multiple(value, self._denominator, self._decimals):
             return
-        recent = self.values[-50:]
+        recent = [value, *{v for v in self.values[-50:] if v != value}]
         for parts in range(self._denominator + 1, MAX_DENOMINATOR + 1):
-            if _is_multiple(value, parts) and all(_is_multiple(v, parts) for v in recent):
+            is_near = all(_is_multiple(v, parts, self._decimals) for v in recent)
+            if is_near and _is_no_chance(parts, self._decimals, len(recent)):
                 self._denominator = parts
                 return
         self._denominator = 0
@@ -232,7 +242,7 @@ class Series:
             squares = [min(square, MOST_SQUARE) for square in squares]
         total = _trimmed(squares) * count if count else 0.0
         if self.has_trials:
-            prior = 1.0 if self.is_fixed else 1 + (self.siblings - 1) * PRIOR_SIBLING_CORRELATION
+            prior = 1 + (self._siblings - 1) * PRIOR_SIBLING_CORRELATION
             weight = FIXED_PRIOR_WEIGHT if self.is_fixed else PRIOR_WEIGHT
             self.scale = max((prior * weight + total) / (weight + count), 1.0)
             return
@@ -290,12 +300,19 @@ class Series:
         return stretch.size**2 / max(unit * scale, 1e-12)
 
     @property
+    def _siblings(self) -> float:
+        """Episodes of one prompt: of fixed tasks each is one, and trainers sample in groups."""
+        if self.is_fixed:
+            return 1.0
+        known = UNKNOWN_SIBLINGS if math.isnan(self.siblings) else self.siblings
+        return min(known, self.trials[-1]) if self.has_trials else known
+
+    @property
     def _scale_at_edge(self) -> float:
         """The least scale of rows that are nearly all alike; of unknown trials, by their guess."""
         if self.has_trials:
-            return EDGE_SIBLINGS * self.siblings
-        siblings = 1.0 if self.is_fixed else UNKNOWN_SIBLINGS
-        return EDGE_SIBLINGS * siblings / max(self._denominator, PRIOR_TRIALS)
+            return EDGE_SIBLINGS * self._siblings
+        return EDGE_SIBLINGS * self._siblings / max(self._denominator, PRIOR_TRIALS)
 
     def variance(self, stretch: Stretch) -> float:
         """Squared standard error of the mean."""
@@ -312,7 +329,7 @@ class Series:
 
         Second differences overlap, so each is worth a little more than half of one.
         """
-        if self.kind == "rate" and self.has_trials and self.siblings == 1.0:
+        if self.kind == "rate" and self.has_trials and self._siblings == 1.0:
             return math.inf
         prior = PRIOR_WEIGHT if self.kind == "rate" else 0.0
         return max(prior + WORTH * len(self._squares), 1.0)
@@ -417,8 +434,43 @@ def _wilson(mean: float, flips: float, z: float) -> tuple[float, float]:
     return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
-def _is_multiple(value: float, parts: int) -> bool:
-    return abs(value * parts - round(value * parts)) < 1e-6
+MOST_DECIMALS = 7
+"""Digits after the point up to which a value counts as rounded."""
+LEAST_ODDS = 1e-3
+"""Chance that other values were as near to multiples."""
+
+
+def _decimals(value: float) -> int:
+    """Digits after the point that a value was rounded to; `MOST_DECIMALS` where it was not.
+
+    >>> _decimals(0.5), _decimals(0.6094), _decimals(39 / 64), _decimals(1 / 3)
+    (1, 4, 6, 7)
+    """
+    for digits in range(MOST_DECIMALS):
+        if abs(value * 10**digits - round(value * 10**digits)) < 1e-9 * 10**digits:
+            return digits
+    return MOST_DECIMALS
+
+
+def _is_multiple(value: float, parts: int, decimals: int = MOST_DECIMALS) -> bool:
+    """Whether a value is a multiple of 1 / parts, as far as its digits tell.
+
+    >>> _is_multiple(0.6094, 64, 4), _is_multiple(0.6094, 64), _is_multiple(0.61, 64, 4)
+    (True, False, False)
+    """
+    off = abs(value * parts - round(value * parts))
+    return off < 1e-6 or (decimals < MOST_DECIMALS and off <= 0.501 * parts / 10**decimals)
+
+
+def _is_no_chance(parts: int, decimals: int, count: int) -> bool:
+    """Whether so many rounded values would hardly all be near multiples of up to 1 / parts.
+
+    The parts that rounding itself makes are multiples for sure.
+    """
+    if decimals >= MOST_DECIMALS or parts >= 10**decimals:
+        return True
+    odds: float = parts * (parts / 10**decimals) ** count / (count + 1)
+    return odds <= LEAST_ODDS
 
 
 def _trimmed(squares: list[float]) -> float:

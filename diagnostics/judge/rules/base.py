@@ -317,7 +317,7 @@ def describe_outcome(outcome: Outcome) -> str:
     >>> describe_outcome(outcome).partition(" -> ")[2]
     '0 % (0 to 0.6 %, steps 30 to 39, 640 episodes)'
     """
-    label = metric(outcome.key).in_sentence
+    label = metric(outcome.key).in_sentence + of_sets(outcome)
     now = outcome.level_of(outcome.since_turn)
     if not outcome.shows_turn:
         return f"{label}: {level_words(now)}"
@@ -325,8 +325,20 @@ def describe_outcome(outcome: Outcome) -> str:
     before = outcome.level_of(outcome.best if outcome.has_fallen else pivot)
     rest = ", and still falls" if outcome.still_falls else ""
     moves = [f"`{tag}` {percent(a)} -> {percent(b)}" for tag, a, b in outcome.moves_of_sets]
-    rest += f" (mean of {len(moves)} sets of tasks: {listed(moves, MOST_SETS)})" if moves else ""
+    rest += f" ({listed(moves, MOST_SETS)})" if moves else ""
     return f"{label}: {level_words(before, with_trials=False)} -> {level_words(now)}{rest}"
+
+
+def of_sets(outcome: Outcome) -> str:
+    """` (mean of 3 sets)` where several sets of tasks are averaged; empty of one.
+
+    >>> from echoscope.diagnostics.judge.courses.channels import OUTCOMES
+    >>> outcome = Outcome(spec=OUTCOMES[1])
+    >>> outcome.update(5, {"eval/math/success_rate": 0.5, "eval/code/success_rate": 0.7})
+    >>> of_sets(outcome)
+    ' (mean of 2 sets)'
+    """
+    return f" (mean of {len(outcome.sets)} sets)" if len(outcome.sets) > 1 else ""
 
 
 def level_words(level: Level, *, with_trials: bool = True) -> str:

@@ -7,7 +7,7 @@ a metric is named in words, with the columns that are read as it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ...catalogue import metric
 from ...metric_entry import SHARE
@@ -46,16 +46,23 @@ _USUAL = ("rollout/action_valid_frac", "rollout/success_rate")
 """What most trainers of agents log, in one column or another."""
 
 
-def logged_keys(channels: Iterable[str]) -> tuple[str, ...]:
+def logged_keys(channels: Iterable[str], logged: Collection[str] = ()) -> tuple[str, ...]:
     """The stored metrics that these channels are made of; any one channel's would do.
+
+    Args:
+        logged: Metrics that are there; of a channel that is made of several, what is missing.
 
     >>> logged_keys(["staleness", "success_eval"])
     ('rollout/staleness_mean', 'eval/TAG/success_rate')
+    >>> logged_keys(["retrieval"], ["info/first_turn/retrieval_accuracy@1"])
+    ('info/first_turn/retrieval_chance@1',)
     """
     keys: dict[str, None] = {}
     for name in channels:
         key = _KEYS[name]
-        made_of = _LOGGED.get(key) or SOURCES.get(key, (key,))[:1]
+        sources = SOURCES.get(key, (key,))
+        missing = [source for source in sources if source not in logged]
+        made_of = _LOGGED.get(key) or (missing or list(sources))[:1]
         keys.update(dict.fromkeys(pattern.replace("/*/", f"/{TAG}/") for pattern in made_of))
     return tuple(keys)
 

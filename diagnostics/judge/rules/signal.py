@@ -69,11 +69,13 @@ def _gradient_spike(view: View) -> Finding | None:
     moved = [
         c for c in view.leaning(*_MOVES) if c.onset_step is not None and c.onset_step >= spiked
     ]
-    then = f"then {sentence(moved)}" if moved else "nothing else moved so far"
+    then = f"; then {sentence(moved)}" if moved else ""
+    if not moved and not view.declining_success():
+        then = "; neither success nor the form of replies changed so far"
     return finding(
         gradient,
         *moved,
-        words=f"{gradient.spec.label} jumped at step {spiked}; {then}",
+        words=f"{gradient.spec.label} jumped at step {spiked}{then}",
         is_note=not moved,
     )
 

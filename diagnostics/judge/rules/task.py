@@ -321,6 +321,8 @@ def _stalled(view: View) -> Finding | None:
     success = view.success
     if success is None or not view.is_success_flat(STALLED_STEPS) or view.is_success_falling:
         return None
+    if any(outcome.moves_since(success.flat_since) for outcome in view.outcomes.values()):
+        return None
     evidence_text = f"{describe(success)}; no change beyond chance since step {success.flat_since}"
     return finding(success, words=evidence_text, is_note=True)
 
