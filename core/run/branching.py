@@ -25,7 +25,7 @@ from echoscope.store.steer.rewinds import (
     rewind_of,
     successor_of,
 )
-from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON, override_words
+from echoscope.store.steer.steering import check_texts, override_words
 from echoscope.store.writer import RunWriter
 
 from ..config.beside_training import BranchedFrom, GivenTreatment
@@ -86,6 +86,7 @@ def plan_branch(
         NotARunError: no run there.
         ConfigError: no such checkpoint, a wrong setting, one that the weights do not allow, or
             no step left to train.
+        SteeringError: the reason or the name of who asks is too long.
     """
     run = open_run(parent)
     checkpoint_step, choice = _checkpoint(run, parent, checkpoint)
@@ -93,9 +94,7 @@ def plan_branch(
     state = read_state(checkpoint_step)
     before = state.config
     after = override(before, [*([] if name is None else [f"name={name}"]), *overrides])
-    for what, text, limit in (("reason", reason, MAX_REASON), ("author", issued_by, MAX_AUTHOR)):
-        if len(text) > limit:
-            raise ConfigError(f"the {what} has {len(text)} characters, at most {limit} are kept")
+    check_texts(reason, issued_by)
     if after.branched_from != before.branched_from:
         raise ConfigError("branched_from is what `ctl RUN branch` itself writes")
     changed = changed_settings(before, after)

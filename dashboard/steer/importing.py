@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from echoscope.store.query.listing import RunRow
+from echoscope.store.steer.steering import SteeringError
 from echoscope.text.progress_lines import LINES, PROGRESS_VARIABLE, read_progress
 
 from ..data.foreign import Source
@@ -25,10 +26,6 @@ MAX_LIVE = 2
 """Imports of one dashboard at once."""
 _UNFIT = re.compile(r"[^A-Za-z0-9._]+")
 _SUFFIXES = (".zst", ".gz", ".bz2", ".xz", ".zip", ".jsonl", ".json", ".parquet", ".eval", ".csv")
-
-
-class ImportRefusedError(ValueError):
-    """An import that cannot be started, with the reason in a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +114,14 @@ def start(source: Source, run_id: str, root: Path) -> Import:
     """Import a source into a run under the root, or add what is new in it.
 
     Raises:
-        ImportRefusedError: too many are going on, or the system refuses.
+        SteeringError: too many are going on, or the system refuses.
     """
     with _lock:
         old = _imports.get(source.path)
         if old is not None and old.process.poll() is None:
             return old
         if sum(begun.process.poll() is None for begun in _imports.values()) >= MAX_LIVE:
-            raise ImportRefusedError(f"{MAX_LIVE} imports are going on; wait until one has ended")
+            raise SteeringError(f"{MAX_LIVE} imports are going on; wait until one has ended")
         output, errors = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115 -- kept
         target = f"--output={(root / run_id).absolute()}"
         command = ["import", target, "--", str(source.path.absolute())]
@@ -132,7 +129,7 @@ def start(source: Source, run_id: str, root: Path) -> Import:
             root.mkdir(parents=True, exist_ok=True)
             process = start_apart(command, output, errors, {PROGRESS_VARIABLE: LINES})
         except (OSError, ValueError) as error:
-            raise ImportRefusedError(f"the import was not started: {error}") from error
+            raise SteeringError(f"the import was not started: {error}") from error
         begun = Import(run_id=run_id, process=process, output=output, errors=errors)
         _imports[source.path] = begun
     return begun

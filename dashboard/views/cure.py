@@ -18,7 +18,6 @@ from echoscope.dashboard.live import figures
 from echoscope.dashboard.live.refreshing import beat
 from echoscope.dashboard.page import links, ui
 from echoscope.dashboard.steer import curing, question
-from echoscope.dashboard.steer.branching import BranchError
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
 from echoscope.diagnostics.judge.proposals import proposals_of
@@ -32,7 +31,7 @@ from echoscope.diagnostics.tools.curing import (
 from echoscope.store.errors import StoreError
 from echoscope.store.reader import RunReader
 from echoscope.store.steer.cures import Cure, is_being_cured, read_cure
-from echoscope.store.steer.steering import override_words, why_no_branch
+from echoscope.store.steer.steering import SteeringError, override_words, why_no_branch
 from echoscope.text.amounts import counted, percent
 
 EVERY_S = 3.0
@@ -195,7 +194,7 @@ def _compare(path: Path, steps: int, minutes: int) -> None:
 def _do(act: Callable[[], None]) -> None:
     try:
         act()
-    except BranchError as error:
+    except SteeringError as error:
         st.error(plain(str(error), 500))
         return
     st.rerun()

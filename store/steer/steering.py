@@ -91,7 +91,8 @@ _ENDS_A_PAUSE = (
 
 
 class SteeringError(ValueError):
-    """A command that must not be sent: the message names the value, the rule and the way out."""
+    """An order that must not or cannot be given: the message names the value, the rule and the way
+    out."""
 
 
 class WrongSettingError(SteeringError):
@@ -337,6 +338,13 @@ def os_user() -> str:
         return str(os.getuid())
 
 
+def check_texts(reason: str, author: str) -> None:
+    """Raises SteeringError where why an order is given, or who gives it, is too long to be kept."""
+    for name, text, limit in (("reason", reason, MAX_REASON), ("author", author, MAX_AUTHOR)):
+        if len(text) > limit:
+            raise SteeringError(f"the {name} has {len(text)} characters, at most {limit} are kept")
+
+
 def prepare(
     info: RunInfo,
     action: CommandAction,
@@ -360,9 +368,7 @@ def prepare(
         check_settings(info.live_knobs, settings or {})
     if action is CommandAction.REWIND and (why := why_no_order(settings or {})):
         raise WrongSettingError(why)
-    for name, text, limit in (("reason", reason, MAX_REASON), ("author", issued_by, MAX_AUTHOR)):
-        if len(text) > limit:
-            raise SteeringError(f"the {name} has {len(text)} characters, at most {limit} are kept")
+    check_texts(reason, issued_by)
     return new_command(
         info.run_id, action, settings=settings, issued_by=issued_by, reason=reason.strip()
     )
