@@ -396,18 +396,9 @@ def _record(
 
 
 def _state_json(state: TrainState) -> str:
-    return json.dumps(
-        {
-            "format_version": FORMAT_VERSION,
-            "step": state.step,
-            "policy_version": state.policy_version,
-            "num_nonfinite": state.num_nonfinite,
-            "success_by_tag": dict(state.success_by_tag),
-            "observers": dict(state.observers),
-            "config": state.config.model_dump(mode="json"),
-        },
-        indent=1,
-    )
+    values = {each.name: getattr(state, each.name) for each in fields(state)}
+    values |= {"format_version": FORMAT_VERSION, "config": state.config.model_dump(mode="json")}
+    return json.dumps(values, indent=1)
 
 
 def read_state(path: Path) -> TrainState:
@@ -432,16 +423,8 @@ def read_state(path: Path) -> TrainState:
             f"{FORMAT_VERSION}; use the version that wrote it"
         )
     try:
-        return TrainState(
-            step=int(values["step"]),
-            policy_version=int(values["policy_version"]),
-            num_nonfinite=int(values["num_nonfinite"]),
-            success_by_tag={
-                str(tag): float(rate) for tag, rate in values["success_by_tag"].items()
-            },
-            observers=values["observers"],
-            config=validate(values["config"]),
-        )
+        kept = {each.name: values[each.name] for each in fields(TrainState)}
+        return TrainState(**kept | {"config": validate(values["config"])})
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}/state.json is damaged: {_one_line(error)}") from None
 

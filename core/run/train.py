@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -459,9 +459,7 @@ class Trainer:
         self.events.phase(self.step, "checkpoint")
         policy, model = self.model.policy, self.model
         state = TrainState(
-            step=self.step,
-            num_nonfinite=self.progress.num_nonfinite,
-            success_by_tag=self.progress.success_by_tag,
+            **asdict(self.progress),
             policy_version=policy.version,
             config=self.config,
             observers={observer.name: observer.state() for observer in self.observers},
