@@ -473,7 +473,8 @@ class StepMetrics:
     step: int
     phase: str
     """`"train"` or `"eval"`."""
-    policy_version: int | None
+    policy_version: int | None = None
+    """None of another trainer's policy."""
     wall_time: float
     """Seconds since the epoch."""
     values: Mapping[str, float]
@@ -519,6 +520,10 @@ class Command:
     """Dotted key to value, for SET and REWIND: applied together or not at all."""
     reason: str = ""
     expires_at: float | None = None
+
+    def answered(self, step: int, outcome: CommandOutcome, detail: str) -> CommandAck:
+        """The answer to it, before step `step`."""
+        return CommandAck(command_id=self.command_id, step=step, outcome=outcome, detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Any
 from echoscope.store.checkpoints import checkpoint_path, last_good_checkpoint
 from echoscope.store.log.starting import is_free
 from echoscope.store.reader import RunReader, open_run
-from echoscope.store.records import CommandAck, CommandOutcome
+from echoscope.store.records import CommandOutcome
 from echoscope.store.steer.rewinds import (
     Rewind,
     checkpoints_before,
@@ -25,6 +25,7 @@ from echoscope.store.steer.rewinds import (
     rewind_of,
     successor_of,
 )
+from echoscope.store.steer.settings import flat
 from echoscope.store.steer.steering import check_texts, override_words
 from echoscope.store.writer import RunWriter
 
@@ -35,7 +36,7 @@ from .build import Builder
 from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state, step_of
 from .control import REWOUND
 from .launch import built_or_removed, closing, created, resume, train
-from .observers import SilentEvents, StepObserver, TrainEvents
+from .observers import SilentEvents, TrainEvents
 
 _FIXED = (
     "model.path",
@@ -145,13 +146,7 @@ def check_branch(branch: Branch, run_path: Path) -> None:
     Builder(branch.config, run_path, SilentEvents()).check()
 
 
-def start_branch(
-    branch: Branch,
-    run_path: Path,
-    events: TrainEvents,
-    *,
-    observers: Sequence[StepObserver] = (),
-) -> str:
+def start_branch(branch: Branch, run_path: Path, events: TrainEvents) -> str:
     """Train the branch in `run_path`; returns its final status.
 
     It begins with a checkpoint of its own, so it can be resumed however early it dies.
@@ -160,7 +155,7 @@ def start_branch(
         ConfigError, ValueError, OSError: something is wrong; nothing was started.
     """
     config = branch.config
-    builder = Builder(config, run_path, events, observers)
+    builder = Builder(config, run_path, events)
     builder.check()
     model = builder.load()
     load_weights(branch.checkpoint, model.learner)
@@ -224,15 +219,12 @@ def _close(run_path: Path, rewind: Rewind) -> None:
     waiting = [state.command for state in run.commands() if state.ack is None]
     commands = [*([rewind.command] if rewind.is_acknowledged else []), *waiting]
     with RunWriter.resume(run_path, from_step=info.last_step) as writer:
+        step = info.last_step + 1
         acks = [
-            CommandAck(
-                command_id=command.command_id,
-                step=info.last_step + 1,
-                outcome=CommandOutcome.APPLIED if is_order else CommandOutcome.REJECTED,
-                detail="goes on as a new run" if is_order else REWOUND,
-            )
+            command.answered(step, CommandOutcome.APPLIED, "goes on as a new run")
+            if command.command_id == rewind.command.command_id
+            else command.answered(step, CommandOutcome.REJECTED, REWOUND)
             for command in commands
-            for is_order in [command.command_id == rewind.command.command_id]
         ]
         writer.record_acks(acks, commands)
         writer.close(status="stopped")
@@ -276,21 +268,9 @@ def _checkpoint(run: RunReader, parent: Path, step: int | None) -> tuple[Path, s
 
 def changed_settings(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any]]:
     """Dotted key to the value before and after, of what differs; None for absent."""
-    old, new = (_leaves(config.model_dump(mode="json")) for config in (before, after))
+    old, new = (flat(config.model_dump(mode="json")) for config in (before, after))
     return {
         key: (old.get(key), new.get(key))
         for key in dict.fromkeys([*old, *new])
         if old.get(key) != new.get(key) and key not in _OWN
     }
-
-
-def _leaves(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Dotted key to value; a list of mappings has its indices for keys, other lists are values."""
-    if isinstance(value, list) and value and all(isinstance(entry, Mapping) for entry in value):
-        value = {str(index): entry for index, entry in enumerate(value)}
-    if not isinstance(value, Mapping) or not value:
-        return {prefix: value}
-    out: dict[str, Any] = {}
-    for key, below in value.items():
-        out |= _leaves(below, f"{prefix}.{key}" if prefix else key)
-    return out

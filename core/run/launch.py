@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,17 +27,11 @@ from ..config.settings import RunConfig
 from ..rollout.sources import with_stored_sampling
 from .build import Builder
 from .checkpoint import load_weights, require_whole, step_of
-from .observers import StepObserver, TrainEvents, judge
+from .observers import TrainEvents, judge
 from .train import Model, Trainer
 
 
-def start(
-    config: RunConfig,
-    run_path: Path,
-    events: TrainEvents,
-    *,
-    observers: Sequence[StepObserver] = (),
-) -> str:
+def start(config: RunConfig, run_path: Path, events: TrainEvents) -> str:
     """Train a new run in `run_path`; returns its final status.
 
     Raises:
@@ -46,7 +40,7 @@ def start(
     if config.branched_from is not None:
         raise ConfigError("branched_from is set by `echoscope ctl RUN branch`, and only there")
     config = with_stored_sampling(config, events.message)
-    builder = Builder(config, run_path, events, observers)
+    builder = Builder(config, run_path, events)
     builder.check()
     model = builder.load()
     writer = created(run_path, config, model)
@@ -74,7 +68,6 @@ def resume(
     *,
     settings: Mapping[str, Any] | None = None,
     checkpoint: int | None = None,
-    observers: Sequence[StepObserver] = (),
 ) -> str:
     """Continue a run from a checkpoint, or from its beginning; returns its final status.
 
@@ -115,7 +108,7 @@ def resume(
         config = validate(state.config.model_dump() | here)
     if settings:
         apply_settings(config, settings)  # refuse before anything is touched
-    builder = Builder(config, run_path, events, observers)
+    builder = Builder(config, run_path, events)
     builder.check()
     has_first = info.last_step >= 0
     writer = RunWriter.resume(

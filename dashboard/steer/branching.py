@@ -27,11 +27,11 @@ from echoscope.store.checkpoints import STATE_NAME, checkpoint_path
 from echoscope.store.log.durable import read_json_object
 from echoscope.store.log.layout import Layout
 from echoscope.store.steer.rewinds import MAX_SETTINGS, WORD, why_no_key
+from echoscope.store.steer.settings import flat
 from echoscope.store.steer.steering import SteeringError, check_settings, check_texts
 from echoscope.text.did_you_mean import did_you_mean
 
 from ..web.gate import PASSWORD_VARIABLE
-from ..words import flat
 from .knobs import typed_value
 
 FOLDER = ".branches"

@@ -636,7 +636,7 @@ def test_a_guard_is_refused_where_the_process_ends_with_the_run(
     with pytest.raises(ConfigError, match=r"guard\.mode is ask, .* trainer\.launcher=ray ends it"):
         make_config("guard=ask", "trainer.launcher=ray")
     monkeypatch.setattr(build, "launched_size", lambda: 2)
-    builder = build.Builder(make_config("guard=auto"), tmp_path / "run", SilentEvents(), ())
+    builder = build.Builder(make_config("guard=auto"), tmp_path / "run", SilentEvents())
     with pytest.raises(ConfigError, match=r"torchrun ends it with the run: set guard\.mode=off"):
         builder.check()
 

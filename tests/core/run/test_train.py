@@ -13,6 +13,7 @@ from listening import Listener
 from recorded import assert_same_recording, metric, recorded
 
 from echoscope.core.config.settings import RunConfig
+from echoscope.core.run import build
 from echoscope.core.run import train as train_module
 from echoscope.core.run.checkpoint import list_checkpoints, step_of
 from echoscope.core.run.launch import resume, start
@@ -363,11 +364,12 @@ class Watcher(StepObserver):
 
 
 def test_an_observer_sees_all_groups_and_keeps_its_state(
-    make_config: MakeConfig, tmp_path: Path
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watcher = Watcher()
+    monkeypatch.setattr(build, "user_observers", lambda config: [watcher])
     config = make_config("selection.strategy=top_k_abs", "selection.value=1", "steps=2")
-    start(config, tmp_path / "run", SilentEvents(), observers=[watcher])
+    start(config, tmp_path / "run", SilentEvents())
     assert [seen.step for seen in watcher.seen] == [1, 2]
     assert watcher.seen[0].rollouts.num_groups == 2
     assert watcher.seen[0].selection.keep_P.sum() == 1
@@ -375,7 +377,8 @@ def test_an_observer_sees_all_groups_and_keeps_its_state(
     assert batch is not None
     assert batch.advantages is not None
     again = Watcher()
-    resume(tmp_path / "run", SilentEvents(), settings={"steps": 4}, observers=[again])
+    monkeypatch.setattr(build, "user_observers", lambda config: [again])
+    resume(tmp_path / "run", SilentEvents(), settings={"steps": 4})
     assert metric(tmp_path / "run", "watcher/count") == {1: 1, 2: 2, 3: 3, 4: 4}
 
 
