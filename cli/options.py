@@ -150,13 +150,3 @@ def step_range(
 def new_run_path(root: Path, name: str) -> Path:
     """`root/<name>-<date>-<time>-<4 hex>`."""
     return root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-
-
-def run_name(path: Path) -> str:
-    """The name of the run that is made of a path."""
-    name = path.resolve().name
-    packed = (".zst", ".gz", ".bz2", ".xz", ".zip")
-    rows = (".jsonl", ".json", ".parquet", ".eval", ".csv", ".tsv", ".log", ".db", ".wandb")
-    for suffix in (*packed, *rows):
-        name = name.removesuffix(suffix)
-    return name or "imported"

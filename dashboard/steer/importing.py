@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from echoscope.store.log.layout import run_name
 from echoscope.store.query.listing import RunRow
 from echoscope.store.steer.steering import SteeringError
 from echoscope.text.progress_lines import LINES, PROGRESS_VARIABLE, read_progress
@@ -25,7 +26,6 @@ from .branching import last_lines, start_apart
 MAX_LIVE = 2
 """Imports of one dashboard at once."""
 _UNFIT = re.compile(r"[^A-Za-z0-9._]+")
-_SUFFIXES = (".zst", ".gz", ".bz2", ".xz", ".zip", ".jsonl", ".json", ".parquet", ".eval", ".csv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +100,7 @@ def new_name(source: Source, root: Path) -> str:
     >>> new_name(Source(path=Path("/data/my run.jsonl")), Path("/nowhere"))
     'my-run'
     """
-    name = source.path.resolve().name
-    for suffix in _SUFFIXES:
-        name = name.removesuffix(suffix)
-    name = _UNFIT.sub("-", name).strip("-.")[:100] or "run"
+    name = _UNFIT.sub("-", run_name(source.path)).strip("-.")[:100] or "run"
     if not (root / name).exists():
         return name
     names = (f"{name}-imported{'' if number < 2 else f'-{number}'}" for number in range(1, 10_000))

@@ -34,13 +34,14 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def open_regular(path: Path) -> BufferedReader:
+def open_regular(path: Path, *, follows_links: bool = True) -> BufferedReader:
     """Open a file for reading, and never wait for a pipe or read a device that does not end.
 
     Raises:
         OSError: not there, or no regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags if follows_links else flags | os.O_NOFOLLOW)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
@@ -166,19 +167,26 @@ def take_lock(descriptor: int, wait_s: float) -> bool:
 
 
 @contextlib.contextmanager
-def locked_folder(folder: Path, wait_s: float) -> Iterator[bool]:
-    """Lock a folder itself, which leaves no file; False where another process holds it so long.
+def changing(path: Path, wait_s: float = 5.0) -> Iterator[None]:
+    """Nobody else changes a small file meanwhile, which is read, changed and replaced as a whole.
 
-    For small files of a root that are read, changed and replaced as a whole.
+    The folder itself is locked, which leaves no file.
 
     Raises:
-        OSError: the folder cannot be opened.
+        StoreError: another process holds the lock for so long, or the disk refuses.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield take_lock(descriptor, wait_s)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if not take_lock(descriptor, wait_s):
+                raise StoreError(f"somebody else is changing {path}; try again")
+            yield
+        finally:
+            os.close(descriptor)
+    except StoreError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}; nothing was changed") from error
 
 
 class FileLock:
