@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -475,7 +476,7 @@ class StepMetrics:
     """`"train"` or `"eval"`."""
     policy_version: int | None = None
     """None of another trainer's policy."""
-    wall_time: float
+    wall_time: float = field(default_factory=time.time)
     """Seconds since the epoch."""
     values: Mapping[str, float]
     durations_s: Mapping[str, float] = field(default_factory=dict)

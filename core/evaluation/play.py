@@ -291,7 +291,6 @@ class _Playing:
                     run_id=self.writer.run_id,
                     step=self._step,
                     phase="eval",
-                    wall_time=time.time(),
                     values=self._metrics(),
                 )
             ]

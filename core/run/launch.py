@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -165,7 +164,6 @@ def _judge_again(reader: RunReader, trainer: Trainer) -> None:
             step=0,
             phase="eval",
             policy_version=trainer.model.policy.version,
-            wall_time=time.time(),
             values=values,
         )
         judge(trainer.observers, [first], trainer.config)

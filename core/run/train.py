@@ -393,7 +393,6 @@ class Trainer:
             step=step,
             phase=phase,
             policy_version=self.model.policy.version,
-            wall_time=time.time(),
             values=values,
             durations_s=durations,
         )

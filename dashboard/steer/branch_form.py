@@ -56,7 +56,6 @@ def suggest(run_id: str, step: int | None, changes: Mapping[str, Any], reason: s
     """
     checkpoint_step = queries.last_good(run_id).step if step is None else step
     preset(run_id, changes)
-    question.drop()
     try:
         if checkpoint_step is None:
             raise SteeringError("the run has no checkpoint from before the change")
@@ -66,9 +65,11 @@ def suggest(run_id: str, step: int | None, changes: Mapping[str, Any], reason: s
         steps = _steps_word(config, _last_step(config, checkpoint_step))
         words = (*steps, *override_words(changes))
         order = BranchOrder(parent=parent, checkpoint=checkpoint_step, settings=words)
-        _propose(run_id, order, config, reason)
+        check(order, settings().root, config, queries.info(run_id).live_knobs)
     except (SteeringError, Problem) as error:
         question.refuse("not started", str(error))
+        return
+    _propose(run_id, order, config, reason)
 
 
 def form(run_id: str) -> None:
@@ -196,13 +197,7 @@ def _preview(config: Mapping[str, Any], order: BranchOrder) -> str:
 
 
 def _propose(run_id: str, order: BranchOrder, config: Mapping[str, Any], reason: str = "") -> None:
-    """Ask for confirmation of an order that fits the run; else say why it does not."""
-    question.drop()
-    try:
-        check(order, settings().root, config, queries.info(run_id).live_knobs)
-    except SteeringError as error:
-        question.refuse("not started", str(error))
-        return
+    """Ask for confirmation of an order that fits the run."""
     question.propose(
         Draft(
             run_id=run_id,

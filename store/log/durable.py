@@ -17,6 +17,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from echoscope.text.strict_json import each_key_once
+
 from ..errors import RunBusyError, StoreError
 
 
@@ -96,21 +98,13 @@ def read_json_object(path: Path) -> dict[str, Any]:
         StoreError: unreadable, or not a JSON object.
     """
     try:
-        value = json.loads(read_regular(path), object_pairs_hook=_each_key_once)
+        value = json.loads(read_regular(path), object_pairs_hook=each_key_once)
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{path}: not JSON ({error})") from error
     if not isinstance(value, dict):
         raise StoreError(f"{path}: holds no JSON object")
-    return value
-
-
-def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Our files name no key twice; a file that does was changed."""
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise ValueError("it names a key twice")
     return value
 
 

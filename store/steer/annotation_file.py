@@ -29,7 +29,7 @@ _MAX_TIME_S = 1e12
 _PATIENCE_S = 5.0
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """No control characters, no marks that turn text around."""
     if not text.isprintable():
         raise ValueError("must be printable and of one line")
@@ -42,9 +42,9 @@ def _trimmed(text: str) -> str:
     return text
 
 
-_Author = Annotated[str, Field(max_length=MAX_AUTHOR_CHARS), AfterValidator(_one_line)]
+_Author = Annotated[str, Field(max_length=MAX_AUTHOR_CHARS), AfterValidator(one_line)]
 Label = Annotated[
-    str, Field(max_length=MAX_LABEL_CHARS), AfterValidator(_one_line), AfterValidator(_trimmed)
+    str, Field(max_length=MAX_LABEL_CHARS), AfterValidator(one_line), AfterValidator(_trimmed)
 ]
 """A word or a few on one line: a tag of a run, a label of an episode."""
 NoteText = Annotated[str, Field(max_length=MAX_NOTE_CHARS)]

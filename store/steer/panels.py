@@ -32,6 +32,7 @@ from echoscope.text.yaml_text import YamlError, read_yaml_file
 from ..errors import AnnotationError, StoreError
 from ..log.durable import changing, replace_file
 from ..log.remote.pulling import refuse_copy_of_root
+from .annotation_file import one_line
 
 FILE = "panels.yaml"
 MAX_PAGES = 20
@@ -44,14 +45,8 @@ MAX_SQL = 20_000
 """Characters of a query."""
 
 
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("must be of one line and printable")
-    return text
-
-
-_Line = Annotated[str, StringConstraints(max_length=120), AfterValidator(_printable)]
-_Key = Annotated[str, StringConstraints(min_length=1, max_length=300), AfterValidator(_printable)]
+_Line = Annotated[str, StringConstraints(max_length=120), AfterValidator(one_line)]
+_Key = Annotated[str, StringConstraints(min_length=1, max_length=300), AfterValidator(one_line)]
 PageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,39}$")]
 
 

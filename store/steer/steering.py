@@ -24,6 +24,7 @@ from ..records import ALARM_AUTHOR, Command, CommandAction, CommandOutcome
 from ..status import Origin, halts_of, origin_of, trainer_name
 from .commands import new_command, post
 from .rewinds import why_no_order
+from .settings import flat
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -301,29 +302,21 @@ def _inert_words(info: RunInfo, after: Mapping[str, Any], key: str) -> str:
     holds if every setting of `when` has one of the values there, and none of `unless` has.
     """
 
-    def value_of(name: str) -> Any:
-        """A setting after the change: live, or fixed in the configuration; None if unknown."""
-        if name in after:
-            return after[name]
-        value: Any = info.config
-        for part in name.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return value
-
+    known = {**flat(info.config), **after}
     schema = info.live_knobs.get(key)
     rules = schema.get("inert", ()) if isinstance(schema, Mapping) else ()
     for rule in rules:
         when, unless = rule.get("when", {}), rule.get("unless", {})
-        if not all(value_of(name) in values for name, values in when.items()):
+        if not all(known.get(name) in values for name, values in when.items()):
             continue
-        if any(value_of(name) in values for name, values in unless.items()):
+        if any(known.get(name) in values for name, values in unless.items()):
             continue
         why = rule["why"]
         for name in (*when, *unless):
-            why = why.replace(f"{{{name}}}", str(value_of(name)))
+            why = why.replace(f"{{{name}}}", str(known.get(name)))
         if "keys_in" not in rule:
             return f"has no effect: {why}"
-        silent = value_of(rule["keys_in"]) or ()
+        silent = known.get(rule["keys_in"]) or ()
         keys = [each for each in after[key] if each in silent]
         if keys:
             return f"has no effect for {', '.join(keys)}: {why}"
