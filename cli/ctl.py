@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,18 +11,11 @@ import typer
 from typer.core import TyperGroup
 
 from . import alarms, branch
-from .options import AsJson
+from .options import AsJson, Exit
 from .terminal import print_json, printable
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunInfo
-
-
-class Exit(IntEnum):
-    OK = 0
-    REJECTED = 1
-    USAGE = 2
-    NOT_ANSWERED = 4
 
 
 class _NamesTheRun(TyperGroup):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import AsJson
+from .options import AsJson, Exit
 from .terminal import output_console, print_json, printable, table_of
 
 if TYPE_CHECKING:
@@ -18,11 +17,6 @@ if TYPE_CHECKING:
 
 DEFAULT_STEPS = 30
 DEFAULT_MINUTES = 60.0
-
-
-class Exit(IntEnum):
-    OK = 0
-    NOTHING_HOLDS = 3
 
 
 def cure(

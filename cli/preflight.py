@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import shlex
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import AsJson, ConfigFile, Overrides, Recipe, required_recipe
+from .options import AsJson, ConfigFile, Exit, Overrides, Recipe, required_recipe
 from .terminal import grid_of_pairs, output_console, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     from echoscope.diagnostics.tools.preflight import Limits, Preflight
 
 DEFAULT_GROUPS = 32
-
-
-class Exit(IntEnum):
-    OK = 0
-    DO_NOT_START = 3
 
 
 def preflight(

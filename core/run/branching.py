@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from echoscope.store.checkpoints import checkpoint_path, last_good_checkpoint
+from echoscope.store.checkpoints import checkpoint_path, checkpoint_step, last_good_checkpoint
 from echoscope.store.log.starting import is_free
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import CommandOutcome
@@ -33,7 +33,7 @@ from ..config.beside_training import BranchedFrom, GivenTreatment
 from ..config.loading import ConfigError, override, validate
 from ..config.settings import RunConfig
 from .build import Builder
-from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state, step_of
+from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state
 from .control import REWOUND
 from .launch import built_or_removed, closing, created, resume, train
 from .observers import SilentEvents, TrainEvents
@@ -252,16 +252,16 @@ def _checkpoint(run: RunReader, parent: Path, step: int | None) -> tuple[Path, s
         )
     if step is None:
         choice = last_good_checkpoint(run)
-        good = [path for path in checkpoints if step_of(path) == choice.step]
+        good = [path for path in checkpoints if checkpoint_step(path) == choice.step]
         if good:
             return good[0], choice.reason
         return checkpoints[-1], f"{choice.reason} It is the newest."
     folder = checkpoint_path(parent, step)
     if folder in checkpoints:
         return folder, ""
-    by_step = {step_of(path): path for path in checkpoints_before(parent)}
+    by_step = {checkpoint_step(path): path for path in checkpoints_before(parent)}
     if step not in by_step:
-        steps = ", ".join(str(step_of(path)) for path in checkpoints)
+        steps = ", ".join(str(checkpoint_step(path)) for path in checkpoints)
         raise ConfigError(f"{parent} has no checkpoint of step {step}; there are: {steps}")
     return by_step[step], ""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from echoscope.store.checkpoints import resumable_checkpoints
+from echoscope.store.checkpoints import checkpoint_step, resumable_checkpoints
 from echoscope.store.errors import StoreError
 from echoscope.store.log.packing import pack
 from echoscope.store.log.remote.pushing import Copier
@@ -25,7 +25,7 @@ from ..config.loading import ConfigError, apply_settings, live_schema, placed, v
 from ..config.settings import RunConfig
 from ..rollout.sources import with_stored_sampling
 from .build import Builder
-from .checkpoint import load_weights, require_whole, step_of
+from .checkpoint import load_weights, require_whole
 from .observers import TrainEvents, judge
 from .train import Model, Trainer
 
@@ -87,7 +87,7 @@ def resume(
     origin = config.branched_from
     whole = resumable_checkpoints(reader)
     if checkpoint is not None:
-        whole = [path for path in whole if step_of(path) == checkpoint]
+        whole = [path for path in whole if checkpoint_step(path) == checkpoint]
         if not whole:
             raise ConfigError(f"{run_path} has no checkpoint of step {checkpoint} to resume from")
     state = require_whole(whole[-1]) if whole else None

@@ -13,7 +13,7 @@ from echoscope.core.config.loading import apply_settings, load_config, override
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run import build
 from echoscope.core.run.branching import plan_branch
-from echoscope.core.run.checkpoint import list_checkpoints, read_state, step_of
+from echoscope.core.run.checkpoint import list_checkpoints, read_state
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import (
     Judged,
@@ -22,6 +22,7 @@ from echoscope.core.run.observers import (
     StepObservation,
     StepObserver,
 )
+from echoscope.store.checkpoints import checkpoint_step
 from echoscope.store.log.committer import Committer
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import CommandState, open_run
@@ -297,7 +298,7 @@ def test_the_checkpoint_before_the_onset_and_a_requested_one_are_never_deleted(
     watcher = RaisesAtFour(earliest_onset_step=4)
     monkeypatch.setattr(build, "user_observers", lambda config: [watcher])
     start(config, path, listener)
-    assert [step_of(found) for found in list_checkpoints(path)] == [1, 3, 6, 7]
+    assert [checkpoint_step(found) for found in list_checkpoints(path)] == [1, 3, 6, 7]
     records = open_run(path).checkpoints()
     assert [(r.step, r.reason) for r in records][:2] == [(1, "command"), (3, "schedule")]
     assert any("the checkpoint of step 3 is from before step 4" in m for m in listener.messages)
