@@ -314,12 +314,9 @@ class Control:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             numbers.append(signal.SIGHUP)
 
-        def cut_in(number: int, frame: FrameType | None) -> None:
-            self._cut_in()
-
         previous = {number: signal.signal(number, handle) for number in numbers}
         # The watching thread sends it; whoever does not handle it ignores it.
-        previous[signal.SIGURG] = signal.signal(signal.SIGURG, cut_in)
+        previous[signal.SIGURG] = signal.signal(signal.SIGURG, lambda *_: self._cut_in())
         is_over = threading.Event()
         watched, told = socket.socketpair()
         told.setblocking(False)
