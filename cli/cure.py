@@ -15,18 +15,13 @@ from .terminal import output_console, print_json, printable, table_of
 if TYPE_CHECKING:
     from echoscope.store.steer.cures import Arm, Cure
 
-DEFAULT_STEPS = 30
-DEFAULT_MINUTES = 60.0
-
 
 def cure(
     run: Annotated[Path, typer.Argument(help="The folder of the collapsed run.")],
-    steps: Annotated[
-        int, typer.Option(min=3, help="Steps that each branch trains at most.")
-    ] = DEFAULT_STEPS,
+    steps: Annotated[int, typer.Option(min=3, help="Steps that each branch trains at most.")] = 30,
     minutes: Annotated[
         float, typer.Option(min=0.1, help="Minutes for all branches together.")
-    ] = DEFAULT_MINUTES,
+    ] = 60.0,
     choose: Annotated[
         str,
         typer.Option(metavar="BRANCH", help="Go on with this branch; compare none."),

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
     from echoscope.diagnostics.tools.preflight import Limits, Preflight
 
-DEFAULT_GROUPS = 32
-
 
 def preflight(
     recipe: Recipe = None,
@@ -27,7 +25,7 @@ def preflight(
     groups: Annotated[
         int,
         typer.Option(min=1, help="Smallest number of groups to play, rounded up to whole steps."),
-    ] = DEFAULT_GROUPS,
+    ] = 32,
     as_json: AsJson = False,
 ) -> None:
     """Check a run before you start it: play its first tasks without learning.

@@ -56,7 +56,7 @@ from .control import Control, StepInterruptedError, Wishes
 from .evaluations import Evaluations
 from .guard import Guard, why_no_rewind
 from .observers import Judged, StepObservation, StepObserver, TrainEvents, judge, observe
-from .step import Stopwatch, TimeSpent, TrainedStep
+from .step import Stopwatch, TrainedStep
 
 MAX_NONFINITE_STEPS = 5
 """Steps in a row with a NaN or infinite gradient after which a run stops."""
@@ -97,7 +97,10 @@ class Trainer:
     mirror: Mirror
     """Copies each step to other tools."""
     progress: Progress = field(default_factory=Progress)
-    time_spent: TimeSpent = field(default_factory=TimeSpent)
+    total_s: float = 0.0
+    """Seconds of this process so far, evaluations left out."""
+    diagnostics_s: float = 0.0
+    """... of which it measured and judged."""
     evaluations: Evaluations = field(default_factory=Evaluations)
     guard: Guard
     journaled_settings: Mapping[str, Any] | None = None
@@ -216,7 +219,7 @@ class Trainer:
                 selection=selection,
                 batch=batch,
                 rollout_s=watch.seconds["time/rollout_s"],
-                trained_s=self.time_spent.total_s - self.time_spent.diagnostics_s + watch.total(),
+                trained_s=self.total_s - self.diagnostics_s + watch.total(),
             )
             observed = observe(self.observers, seen)
         with self._phase(step, "update", watch):
@@ -267,15 +270,15 @@ class Trainer:
         self, trained: TrainedStep, values: dict[str, float], watch: Stopwatch
     ) -> None:
         """Evaluate and probe if it is time, write the step down, then checkpoint if it is time."""
-        step, spent = trained.step, self.time_spent
+        step = trained.step
         is_last = step >= self.config.steps
         seconds = watch.total()
-        spent.diagnostics_s += watch.seconds["time/diagnostics_s"]
-        spent.total_s += seconds
+        self.diagnostics_s += watch.seconds["time/diagnostics_s"]
+        self.total_s += seconds
         durations = watch.seconds | trained.observed.durations_s
         durations |= {
             "time/step_s": seconds,
-            "time/diagnostics_frac": spent.diagnostics_s / spent.total_s,
+            "time/diagnostics_frac": self.diagnostics_s / self.total_s,
             "time/tokens_per_s": values["rollout/num_sampled_tokens"] / seconds,
         } | self.machine.take_metrics()
         metrics = [self._metrics(step, "train", values, durations)]
@@ -353,7 +356,7 @@ class Trainer:
         """Judge a step and write it down; then post what alarms want done."""
         started = time.perf_counter()
         judged = judge(self.observers, metrics, self.config)
-        self.time_spent.diagnostics_s += time.perf_counter() - started
+        self.diagnostics_s += time.perf_counter() - started
         self.writer.commit_step(
             metrics=metrics,
             trajectories=trajectories,
