@@ -24,7 +24,6 @@ from echoscope.store.records import (
     REQUESTED,
     AlarmState,
     Command,
-    CommandAck,
     CommandAction,
     DiagnosticRecord,
     RolloutBatch,
@@ -402,21 +401,14 @@ class Trainer:
 
     def _boundary(self) -> Wishes:
         """Apply waiting commands; they take effect with the next step."""
-
-        def on_pause(who: str) -> None:
-            self.events.phase(self.step, f"paused by {who}")
-
-        def on_acks(
-            acks: Sequence[CommandAck], commands: Sequence[Command], config: RunConfig
-        ) -> None:
-            self.writer.record_acks(acks, commands, self._new_settings(config))
-
         self.checkpoints.settle()
         wishes = self.control.boundary(
             self.step + 1,
             self.config,
-            on_acks=on_acks,
-            on_pause=on_pause,
+            on_acks=lambda acks, commands, config: self.writer.record_acks(
+                acks, commands, self._new_settings(config)
+            ),
+            on_pause=lambda who: self.events.phase(self.step, f"paused by {who}"),
             why_no_rewind=partial(why_no_rewind, self.run_path),
         )
         self.config = wishes.config
