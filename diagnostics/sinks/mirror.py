@@ -7,6 +7,7 @@ status; the run goes on, and `echoscope mirror` copies the rest later.
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -16,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from echoscope.store.log.durable import replace_file
 from echoscope.store.records import Alarm, StepMetrics, Trajectory
 
 from ..config import FrozenModel
@@ -68,7 +68,9 @@ def write_status(run_path: Path, status: SinkStatus) -> None:
     """Replace the file of a sink. Raises OSError where the disk refuses."""
     path = path_of(run_path, status.sink)
     path.parent.mkdir(exist_ok=True)
-    replace_file(path, status.model_dump_json(indent=1).encode() + b"\n")
+    draft = path.with_suffix(".tmp")
+    draft.write_text(status.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    os.replace(draft, path)
 
 
 def read_status(run_path: Path, sink: SinkName) -> SinkStatus | None:
