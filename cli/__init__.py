@@ -99,6 +99,7 @@ _USER_ERRORS = (
     ("echoscope.store.errors", "StoreError"),
     ("echoscope.store.errors", "QueryError"),
     ("echoscope.store.errors", "AnnotationError"),
+    ("echoscope.store.steer.steering", "SteeringError"),
     ("echoscope.envs.base", "EnvError"),
     ("echoscope.dashboard.web.gate", "ExposureError"),
     ("echoscope.core.config.loading", "ConfigError"),

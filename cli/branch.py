@@ -101,13 +101,10 @@ def require_weights(parent: Path) -> None:
     from echoscope.store.errors import NotARunError
     from echoscope.store.log.layout import shown_path
     from echoscope.store.reader import open_run
-    from echoscope.store.status import Origin, origin_of
+    from echoscope.store.steer.steering import why_no_branch
 
-    how = origin_of(open_run(parent).info().config)
-    if how is not Origin.TRAINED:
-        raise NotARunError(
-            f"{shown_path(parent)}: was {how.value}: it has no weights, so it cannot branch"
-        )
+    if why := why_no_branch(open_run(parent).info().config):
+        raise NotARunError(f"{shown_path(parent)}: {why}")
 
 
 def _start(plan: Branch, path: Path) -> dict[str, Any]:

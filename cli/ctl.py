@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,19 +11,11 @@ import typer
 from typer.core import TyperGroup
 
 from . import alarms, branch
-from .options import AsJson
+from .options import AsJson, Exit
 from .terminal import print_json, printable
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunInfo
-    from echoscope.store.records import CommandAction
-
-
-class Exit(IntEnum):
-    OK = 0
-    REJECTED = 1
-    USAGE = 2
-    NOT_ANSWERED = 4
 
 
 class _NamesTheRun(TyperGroup):
@@ -98,9 +89,7 @@ def _add_plain(name: str, sentence: str) -> None:
         wait: Wait = 60,
         as_json: AsJson = False,
     ) -> None:
-        from echoscope.store.records import CommandAction
-
-        _send(context.obj, CommandAction(name), {}, reason, wait, as_json)
+        _send(context.obj, name, {}, reason, wait, as_json)
 
 
 _add_plain("pause", "Pause the run after the current step.")
@@ -125,10 +114,7 @@ def stop(
     Where the episodes of the step take longer than 12 s from now on, the step is dropped; the
     checkpoint is then of the last finished one.
     """
-    from echoscope.store.records import CommandAction
-
-    action = CommandAction.STOP_NOW if now else CommandAction.STOP
-    _send(context.obj, action, {}, reason, wait, as_json)
+    _send(context.obj, "stop_now" if now else "stop", {}, reason, wait, as_json)
 
 
 @app.command("set")
@@ -146,13 +132,12 @@ def set_values(
     `echoscope config schema --live` lists the settings that may change.
     """
     from echoscope.core.config.loading import parse_override
-    from echoscope.store.records import CommandAction
 
     values = dict(parse_override(word) for word in settings)
     for key, value in values.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise typer.BadParameter(f"{key} is {value}, but must be finite")
-    _send(context.obj, CommandAction.SET, values, reason, wait, as_json)
+    _send(context.obj, "set", values, reason, wait, as_json)
 
 
 @app.command()
@@ -172,7 +157,6 @@ def rewind(
     The run keeps all its steps. The new run lies beside it and trains in the same process.
     """
     from echoscope.core.config.loading import parse_override
-    from echoscope.store.records import CommandAction
     from echoscope.store.steer.rewinds import rewind_settings
 
     values = dict(parse_override(word) for word in settings or ())
@@ -180,7 +164,7 @@ def rewind(
         checkpoint, proposed = _proposed(context.obj, checkpoint, is_treated=not values)
         values = values or proposed
     order = rewind_settings(checkpoint, values)
-    _send(context.obj, CommandAction.REWIND, order, reason, wait, as_json)
+    _send(context.obj, "rewind", order, reason, wait, as_json)
 
 
 def _proposed(run: Path, checkpoint: int | None, *, is_treated: bool) -> tuple[int, dict[str, Any]]:
@@ -206,12 +190,7 @@ def _proposed(run: Path, checkpoint: int | None, *, is_treated: bool) -> tuple[i
 
 
 def _send(
-    run: Path,
-    action: CommandAction,
-    settings: dict[str, Any],
-    reason: str,
-    wait: float,
-    as_json: bool,
+    run: Path, name: str, settings: dict[str, Any], reason: str, wait: float, as_json: bool
 ) -> None:
     from echoscope.store.reader import open_run
     from echoscope.store.records import CommandAction, CommandOutcome
@@ -219,9 +198,9 @@ def _send(
     from echoscope.store.steer.commands import wait_for_ack
     from echoscope.store.steer.settings import live_settings
 
-    reader = open_run(run)
+    action, reader = CommandAction(name), open_run(run)
     info = reader.info()
-    out: dict[str, Any] = {"run_id": info.run_id, "action": action.value, "changed": False}
+    out: dict[str, Any] = {"run_id": info.run_id, "action": name, "changed": False}
     if settings:
         out["settings"] = settings
     try:
@@ -264,22 +243,19 @@ def _instead(run: Path, info: RunInfo, settings: dict[str, Any]) -> str:
     from echoscope.store.steer.rewinds import CHECKPOINT
     from echoscope.store.steer.steering import override_words
 
+    changed = dict(settings)
     if CHECKPOINT in settings:
-        changed = {key: value for key, value in settings.items() if key != CHECKPOINT}
-        at = f"--checkpoint={settings[CHECKPOINT]}"
-        command_words = ["echoscope", "ctl", str(run), "branch", at, *override_words(changed)]
-        return f"To go on from there, branch: {shlex.join(command_words)}"
-    if not settings or info.status == "running":
+        at = f"--checkpoint={changed.pop(CHECKPOINT)}"
+        way, words = "To go on from there, branch", ["ctl", str(run), "branch", at]
+    elif not settings or info.status == "running":
         return ""
-    settings_text = [*override_words(settings)]
-    if info.status != "finished":
-        command = shlex.join(["echoscope", "train", "--resume", str(run), *settings_text])
-        return f"To go on with these settings: {command}"
-    if "steps" not in settings and info.last_step > 0:
-        settings_text.append(f"steps={2 * info.last_step}")
-    return "To change settings, branch: " + shlex.join(
-        ["echoscope", "ctl", str(run), "branch", *settings_text]
-    )
+    elif info.status != "finished":
+        way, words = "To go on with these settings", ["train", "--resume", str(run)]
+    else:
+        way, words = "To change settings, branch", ["ctl", str(run), "branch"]
+        if info.last_step > 0:
+            changed.setdefault("steps", 2 * info.last_step)
+    return f"{way}: {shlex.join(['echoscope', *words, *override_words(changed)])}"
 
 
 def _report(out: dict[str, Any], as_json: bool) -> None:

@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import AsJson
+from .options import AsJson, Exit
 from .terminal import output_console, print_json, printable, table_of
 
 if TYPE_CHECKING:
     from echoscope.store.steer.cures import Arm, Cure
 
-DEFAULT_STEPS = 30
-DEFAULT_MINUTES = 60.0
-
-
-class Exit(IntEnum):
-    OK = 0
-    NOTHING_HOLDS = 3
-
 
 def cure(
     run: Annotated[Path, typer.Argument(help="The folder of the collapsed run.")],
-    steps: Annotated[
-        int, typer.Option(min=3, help="Steps that each branch trains at most.")
-    ] = DEFAULT_STEPS,
+    steps: Annotated[int, typer.Option(min=3, help="Steps that each branch trains at most.")] = 30,
     minutes: Annotated[
         float, typer.Option(min=0.1, help="Minutes for all branches together.")
-    ] = DEFAULT_MINUTES,
+    ] = 60.0,
     choose: Annotated[
         str,
         typer.Option(metavar="BRANCH", help="Go on with this branch; compare none."),
@@ -103,17 +92,18 @@ def _agrees(arm: Arm, words: str, as_json: bool) -> bool:
 
 def _told(run: Path, as_json: bool) -> Any:
     """Prints what happens, and the table whenever a number in it changed."""
-    shown: list[list[tuple[Any, ...]]] = [[]]
+    from echoscope.diagnostics.tools.curing import table
+
+    shown: list[tuple[Any, ...]] = []
 
     def told(plan: Cure, event: str) -> None:
-        from echoscope.diagnostics.tools.curing import table
-
         if event:
             typer.echo(printable(event), err=as_json)
-        rows = [(row["num_steps"], row["ended"]) for row in table(run, plan)]
-        if rows != shown[0] and not as_json:
-            shown[0] = rows
-            _print_table(run, plan)
+        rows = list(table(run, plan))
+        numbers = [(row["num_steps"], row["ended"]) for row in rows]
+        if numbers != shown and not as_json:
+            shown[:] = numbers
+            _print_table(rows)
 
     return told
 
@@ -121,19 +111,18 @@ def _told(run: Path, as_json: bool) -> Any:
 def _show(run: Path, plan: Cure, words: str, as_json: bool) -> None:
     from echoscope.diagnostics.tools.curing import table
 
+    rows = list(table(run, plan))
     if as_json:
-        rows = list(table(run, plan))
         print_json({"run_id": run.name, "steps": plan.steps, "text": words, "arms": rows})
         return
-    _print_table(run, plan)
+    _print_table(rows)
     for number, arm in enumerate(plan.arms, 1):
         typer.echo(printable(f"{number}: {arm.why} {arm.rate}".rstrip()))
     if words:
         typer.echo(printable(words))
 
 
-def _print_table(run: Path, plan: Cure) -> None:
-    from echoscope.diagnostics.tools.curing import table
+def _print_table(treatments: list[dict[str, Any]]) -> None:
     from echoscope.store.steer.steering import override_words
     from echoscope.text.amounts import percent
 
@@ -147,7 +136,7 @@ def _print_table(run: Path, plan: Cure) -> None:
             percent(row["success"]),
             "chosen" if row["is_chosen"] else row["ended"],
         )
-        for row in table(run, plan)
+        for row in treatments
     ]
     head = ("", "branch", "checkpoint", "settings", "steps", "success", "")
     output_console().print(table_of(head, rows))

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from echoscope.core.evaluation.play import Evaluation
     from echoscope.diagnostics.measure.outcomes import Difference, Estimate, WorldTable
 
-DEFAULT_TASKS = 100
 LINE_EVERY_S = 30.0
 
 
@@ -56,7 +55,7 @@ def evaluate(
         typer.Option(help="Play the worlds of this recipe, as it shows them."),
     ] = None,
     config: ConfigFile = None,
-    tasks: Annotated[int, typer.Option(min=1, help="Tasks of each world.")] = DEFAULT_TASKS,
+    tasks: Annotated[int, typer.Option(min=1, help="Tasks of each world.")] = 100,
     siblings: Annotated[int, typer.Option(min=1, help="Attempts at each task, for pass@k.")] = 1,
     checkpoint: Annotated[
         int | None,

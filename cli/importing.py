@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import AsJson, Meanings, MetricsRun, Output, mapping_of, run_name
+from .options import AsJson, Meanings, MetricsRun, Output, mapping_of
 from .terminal import print_json, printable, progress_bars
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def import_(
     """
     from echoscope.diagnostics.read.names import MetricNameError
     from echoscope.diagnostics.tools.importing import import_path
+    from echoscope.store.log.layout import run_name
 
     try:
         mapping = mapping_of(map_)

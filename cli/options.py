@@ -1,5 +1,5 @@
 """Options that several commands have, each spelled once, and what follows from their words; and the
-exit codes by which a verdict speaks to a script."""
+exit codes by which commands speak to a script."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 class Exit(IntEnum):
     OK = 0
     """Healthy, converged, or watch."""
+    REJECTED = 1
     USAGE = 2
     COLLAPSE = 3
+    NOTHING_HOLDS = 3
+    DO_NOT_START = 3
     UNREADABLE = 4
+    NOT_ANSWERED = 4
     INSUFFICIENT = 5
     CRASHED = 6
     """The curves are in order, and the run ended by an accident."""
@@ -150,13 +154,3 @@ def step_range(
 def new_run_path(root: Path, name: str) -> Path:
     """`root/<name>-<date>-<time>-<4 hex>`."""
     return root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-
-
-def run_name(path: Path) -> str:
-    """The name of the run that is made of a path."""
-    name = path.resolve().name
-    packed = (".zst", ".gz", ".bz2", ".xz", ".zip")
-    rows = (".jsonl", ".json", ".parquet", ".eval", ".csv", ".tsv", ".log", ".db", ".wandb")
-    for suffix in (*packed, *rows):
-        name = name.removesuffix(suffix)
-    return name or "imported"

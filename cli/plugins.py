@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -77,16 +78,7 @@ def check(
         return
     report = check_plugin(kind, name, dict(parse_override(word) for word in params or ()))
     if as_json:
-        print_json(
-            {
-                "kind": report.kind,
-                "name": report.name,
-                "ok": report.is_ok,
-                "passed": list(report.passed),
-                "failed": dict(report.failed),
-            },
-            indent=2,
-        )
+        print_json({**asdict(report), "ok": report.is_ok}, indent=2)
     else:
         verdict = "ok" if report.is_ok else "FAILED"
         typer.echo(f"{kind} {name}: {verdict} ({counted(len(report.passed), 'check')} passed)")

@@ -5,25 +5,17 @@ from __future__ import annotations
 import functools
 import shlex
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import AsJson, ConfigFile, Overrides, Recipe, required_recipe
+from .options import AsJson, ConfigFile, Exit, Overrides, Recipe, required_recipe
 from .terminal import grid_of_pairs, output_console, print_json, progress_bars
 
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
     from echoscope.diagnostics.tools.preflight import Limits, Preflight
-
-DEFAULT_GROUPS = 32
-
-
-class Exit(IntEnum):
-    OK = 0
-    DO_NOT_START = 3
 
 
 def preflight(
@@ -33,7 +25,7 @@ def preflight(
     groups: Annotated[
         int,
         typer.Option(min=1, help="Smallest number of groups to play, rounded up to whole steps."),
-    ] = DEFAULT_GROUPS,
+    ] = 32,
     as_json: AsJson = False,
 ) -> None:
     """Check a run before you start it: play its first tasks without learning.

@@ -182,9 +182,8 @@ def note(
     if changes:
         annotations.annotate(run, *changes)
     notes = annotations.read_annotations(run)
-    value = {"tags": list(notes.tags), "note": notes.note, "is_pinned": notes.is_pinned}
     if as_json:
-        print_json(value)
+        print_json(notes)
     else:
         lines = [", ".join(notes.tags), *notes.note.splitlines(), "pinned" * notes.is_pinned]
         for line in filter(None, lines):

@@ -124,35 +124,28 @@ def train(
 ) -> None:
     """Train a policy on demonstrations."""
     import torch
-    from pydantic import ValidationError
 
-    from echoscope.core.config.settings import LoraConfig
     from echoscope.core.pretrained.policy_assets import PolicyShape
     from echoscope.core.warm_start.demonstrations import SftError
     from echoscope.core.warm_start.run import SaveDtype, SftConfig, warm_start
+    from echoscope.diagnostics.tools.setting_errors import checked
 
     _quiet()
     if save_dtype not in get_args(SaveDtype):
         raise SftError(f"--save-dtype is {save_dtype!r}, but must be float32 or bfloat16")
     torch.set_num_threads(threads)
-    try:
-        config = SftConfig.model_validate(
-            {
-                "iterations": iterations,
-                "batch_episodes": batch_episodes,
-                "lr": lr,
-                "prompt_weight": prompt_weight,
-                "max_row_tokens": max_row_tokens,
-                "seed": seed,
-                "dtype": dtype,
-                "device": device,
-                "lora": LoraConfig(rank=lora_rank, alpha=lora_alpha) if lora else None,
-            }
-        )
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise SftError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-
+    values = {
+        "iterations": iterations,
+        "batch_episodes": batch_episodes,
+        "lr": lr,
+        "prompt_weight": prompt_weight,
+        "max_row_tokens": max_row_tokens,
+        "seed": seed,
+        "dtype": dtype,
+        "device": device,
+        "lora": {"rank": lora_rank, "alpha": lora_alpha} if lora else None,
+    }
+    config = checked(SftConfig, values, ())
     said_at = time.monotonic()
 
     def on_progress(iteration: int, loss: float) -> None:

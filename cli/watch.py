@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Exit, FailOn, FailOnOption, Meanings, Output, exit_code, mapping_of, run_name
+from .options import Exit, FailOn, FailOnOption, Meanings, Output, exit_code, mapping_of
 from .terminal import fail, interruptible
 
 if TYPE_CHECKING:
@@ -146,6 +146,8 @@ def _settings(
 
 
 def _name_of(path: Path) -> str:
+    from echoscope.store.log.layout import run_name
+
     name = "stdin" if str(path) == "-" else run_name(path)
     return name.removesuffix(".log").removesuffix(".txt").removesuffix(".csv") or name
 

@@ -69,24 +69,6 @@ def status_words(stands: RunStatus, last_step: int, steps: int, now: float) -> t
     return text, STATUS_COLOURS[stands.status]
 
 
-def flat(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A nested configuration as a flat mapping of dotted keys: `envs.train.0.env`."""
-    out: dict[str, Any] = {}
-
-    def walk(prefix: str, value: Any) -> None:
-        if isinstance(value, dict) and value:
-            for key, entry in value.items():
-                walk(f"{prefix}.{key}" if prefix else str(key), entry)
-        elif isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
-            for index, entry in enumerate(value):
-                walk(f"{prefix}.{index}", entry)
-        else:
-            out[prefix] = value
-
-    walk("", dict(config))
-    return out
-
-
 def setting_words(value: Any) -> str:
     """A value as a person would type it."""
     if isinstance(value, bool) or value is None:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from echoscope.dashboard.data.alarm_history import histories
-from echoscope.dashboard.words import flat
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import diagnose as judge
 from echoscope.diagnostics.read.sources import open_source as judged_source
 from echoscope.store.errors import QueryError
 from echoscope.store.query.sql_process import SqlLimits
 from echoscope.store.reader import RunReader
-from echoscope.store.steer.settings import live_settings
+from echoscope.store.steer.settings import flat, live_settings
 
 from . import tables
 from .card import Card, Episode, Judgement, card_of

@@ -139,7 +139,6 @@ class ForeignRun:
                 run_id=self.path.name,
                 step=step.number,
                 phase="train" if step.number else "eval",
-                policy_version=None,
                 wall_time=step.at,
                 values=values,
             ),

@@ -83,7 +83,7 @@ class Orders:
         except Exception as error:  # noqa: BLE001 - the caller's function; the answer says it
             outcome = CommandOutcome.REJECTED
             detail = f"the trainer failed to obey: {type(error).__name__}: {error}"[:300]
-        return CommandAck(command_id=command.command_id, step=step, outcome=outcome, detail=detail)
+        return command.answered(step, outcome, detail)
 
     def _apply(self, command: Command) -> tuple[CommandOutcome, str]:
         action = command.action

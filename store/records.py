@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -477,8 +478,9 @@ class StepMetrics:
     step: int
     phase: str
     """`"train"` or `"eval"`."""
-    policy_version: int | None
-    wall_time: float
+    policy_version: int | None = None
+    """None of another trainer's policy."""
+    wall_time: float = field(default_factory=time.time)
     """Seconds since the epoch."""
     values: Mapping[str, float]
     durations_s: Mapping[str, float] = field(default_factory=dict)
@@ -523,6 +525,10 @@ class Command:
     """Dotted key to value, for SET and REWIND: applied together or not at all."""
     reason: str = ""
     expires_at: float | None = None
+
+    def answered(self, step: int, outcome: CommandOutcome, detail: str) -> CommandAck:
+        """The answer to it, before step `step`."""
+        return CommandAck(command_id=self.command_id, step=step, outcome=outcome, detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

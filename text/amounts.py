@@ -131,7 +131,8 @@ def percent_in_digits(share: float) -> str:
     >>> percent_in_digits(0.015625), percent_in_digits(0.3125), percent_in_digits(1.0)
     ('1.56 %', '31.3 %', '100 %')
     """
-    return f"{_three_digits(_decimal(share).scaleb(2))} %"
+    short = _THREE_DIGITS.plus(_decimal(share).scaleb(2)).normalize()
+    return f"{short or abs(short):f} %"
 
 
 def percent_ends(low: float, high: float, digits: int | None = None) -> str:
@@ -182,11 +183,6 @@ def _decimal(value: float) -> Decimal:
 def _rounded(value: Decimal, digits: int) -> str:
     whole = value.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
     return f"{whole or abs(whole):f}"
-
-
-def _three_digits(value: Decimal) -> str:
-    short = _THREE_DIGITS.plus(value).normalize()
-    return f"{short or abs(short):f}"
 
 
 def number(value: float) -> str:

@@ -367,14 +367,6 @@ def _value_in(values: Any, key: str) -> Any:
     return values
 
 
-def value_at(config: RunConfig, key: str) -> Any:
-    """The value at a dotted key; KeyError if there is none."""
-    value = _value_in(config.model_dump(mode="json"), key)
-    if value is _MISSING:
-        raise KeyError(key)
-    return value
-
-
 def placed(config: RunConfig, settings: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
     """A configuration with the settings of where it runs, and those that remain.
 
@@ -402,10 +394,8 @@ def apply_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
     values: dict[str, Any] = config.model_dump()
     for key, value in settings.items():
         if key not in live:
-            try:
-                value_at(config, key)
-            except KeyError:
-                raise ConfigError(f"unknown key {key!r}{did_you_mean(key, live)}") from None
+            if _value_in(config.model_dump(mode="json"), key) is _MISSING:
+                raise ConfigError(f"unknown key {key!r}{did_you_mean(key, live)}")
             names = ", ".join(sorted(live))
             raise ConfigError(f"{key} cannot change while the run is going; live settings: {names}")
         values = merge(values, _nested(key, value))

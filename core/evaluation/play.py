@@ -285,8 +285,6 @@ class _Playing:
                     run_id=self.writer.run_id,
                     step=self._step,
                     phase="eval",
-                    policy_version=None,
-                    wall_time=time.time(),
                     values=self._metrics(),
                 )
             ]

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from echoscope.diagnostics.config import InformationConfig
 from echoscope.diagnostics.measure.information.scoring import ModelScorer
 from echoscope.diagnostics.tools.rescoring import Weights
-from echoscope.store.checkpoints import checkpoint_path
+from echoscope.store.checkpoints import checkpoint_path, checkpoint_step
 from echoscope.store.log.layout import MODEL_NAME
 from echoscope.store.reader import RunReader
 
@@ -21,7 +21,7 @@ from ..config.settings import ModelConfig
 from ..policy import causal_model, load_model
 from ..pretrained.policy_assets import resolve_model
 from ..rollout.chat import ChatFormat, ChatFormatError, load_chat, load_tokenizer
-from ..run.checkpoint import list_checkpoints, require_whole, step_of
+from ..run.checkpoint import list_checkpoints, require_whole
 
 
 def by_checkpoint(reader: RunReader, step: int) -> Weights:
@@ -31,7 +31,7 @@ def by_checkpoint(reader: RunReader, step: int) -> Weights:
         ConfigError: there is no such checkpoint, or it cannot be loaded.
     """
     folder = checkpoint_path(reader.path, step)
-    steps = [step_of(path) for path in list_checkpoints(reader.path)]
+    steps = [checkpoint_step(path) for path in list_checkpoints(reader.path)]
     if step not in steps:
         have = f"it has {', '.join(map(str, steps))}" if steps else "it has none"
         raise ConfigError(f"{reader.run_id} has no checkpoint of step {step}; {have}")

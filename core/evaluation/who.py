@@ -8,7 +8,12 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from echoscope.store.checkpoints import best_step, checkpoint_path, evaluation_success
+from echoscope.store.checkpoints import (
+    best_step,
+    checkpoint_path,
+    checkpoint_step,
+    evaluation_success,
+)
 from echoscope.store.log.layout import MODEL_NAME, Layout
 from echoscope.store.reader import open_run
 
@@ -17,7 +22,7 @@ from ..config.loss import NoCriticConfig
 from ..config.settings import RunConfig
 from ..policy import Policy, build_policy
 from ..pretrained.policy_assets import check_weights, resolve_model
-from ..run.checkpoint import list_checkpoints, load_policy, read_state, require_whole, step_of
+from ..run.checkpoint import list_checkpoints, load_policy, read_state, require_whole
 
 PROVIDERS = frozenset(
     [
@@ -115,7 +120,7 @@ def resolve(
 
 def _step(run: Path, checkpoint: int | None) -> int:
     """The checkpoint to take: the one named, else the best evaluated, else the last."""
-    steps = [step_of(path) for path in list_checkpoints(run)]
+    steps = [checkpoint_step(path) for path in list_checkpoints(run)]
     if not steps:
         raise ConfigError(f"{run} has no checkpoint to evaluate")
     if checkpoint is not None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from echoscope.store.checkpoints import checkpoint_path, last_good_checkpoint
+from echoscope.store.checkpoints import checkpoint_path, checkpoint_step, last_good_checkpoint
 from echoscope.store.log.starting import is_free
 from echoscope.store.reader import RunReader, open_run
-from echoscope.store.records import CommandAck, CommandOutcome
+from echoscope.store.records import CommandOutcome
 from echoscope.store.steer.rewinds import (
     Rewind,
     checkpoints_before,
@@ -25,17 +25,18 @@ from echoscope.store.steer.rewinds import (
     rewind_of,
     successor_of,
 )
-from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON, override_words
+from echoscope.store.steer.settings import flat
+from echoscope.store.steer.steering import check_texts, override_words
 from echoscope.store.writer import RunWriter
 
 from ..config.beside_training import BranchedFrom, GivenTreatment
 from ..config.loading import ConfigError, override, validate
 from ..config.settings import RunConfig
 from .build import Builder
-from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state, step_of
+from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state
 from .control import REWOUND
 from .launch import built_or_removed, closing, created, resume, train
-from .observers import SilentEvents, StepObserver, TrainEvents
+from .observers import SilentEvents, TrainEvents
 
 _FIXED = (
     "model.path",
@@ -86,6 +87,7 @@ def plan_branch(
         NotARunError: no run there.
         ConfigError: no such checkpoint, a wrong setting, one that the weights do not allow, or
             no step left to train.
+        SteeringError: the reason or the name of who asks is too long.
     """
     run = open_run(parent)
     checkpoint_step, choice = _checkpoint(run, parent, checkpoint)
@@ -93,9 +95,7 @@ def plan_branch(
     state = read_state(checkpoint_step)
     before = state.config
     after = override(before, [*([] if name is None else [f"name={name}"]), *overrides])
-    for what, text, limit in (("reason", reason, MAX_REASON), ("author", issued_by, MAX_AUTHOR)):
-        if len(text) > limit:
-            raise ConfigError(f"the {what} has {len(text)} characters, at most {limit} are kept")
+    check_texts(reason, issued_by)
     if after.branched_from != before.branched_from:
         raise ConfigError("branched_from is what `ctl RUN branch` itself writes")
     changed = changed_settings(before, after)
@@ -146,13 +146,7 @@ def check_branch(branch: Branch, run_path: Path) -> None:
     Builder(branch.config, run_path, SilentEvents()).check()
 
 
-def start_branch(
-    branch: Branch,
-    run_path: Path,
-    events: TrainEvents,
-    *,
-    observers: Sequence[StepObserver] = (),
-) -> str:
+def start_branch(branch: Branch, run_path: Path, events: TrainEvents) -> str:
     """Train the branch in `run_path`; returns its final status.
 
     It begins with a checkpoint of its own, so it can be resumed however early it dies.
@@ -161,7 +155,7 @@ def start_branch(
         ConfigError, ValueError, OSError: something is wrong; nothing was started.
     """
     config = branch.config
-    builder = Builder(config, run_path, events, observers)
+    builder = Builder(config, run_path, events)
     builder.check()
     model = builder.load()
     load_weights(branch.checkpoint, model.learner)
@@ -225,15 +219,12 @@ def _close(run_path: Path, rewind: Rewind) -> None:
     waiting = [state.command for state in run.commands() if state.ack is None]
     commands = [*([rewind.command] if rewind.is_acknowledged else []), *waiting]
     with RunWriter.resume(run_path, from_step=info.last_step) as writer:
+        step = info.last_step + 1
         acks = [
-            CommandAck(
-                command_id=command.command_id,
-                step=info.last_step + 1,
-                outcome=CommandOutcome.APPLIED if is_order else CommandOutcome.REJECTED,
-                detail="goes on as a new run" if is_order else REWOUND,
-            )
+            command.answered(step, CommandOutcome.APPLIED, "goes on as a new run")
+            if command.command_id == rewind.command.command_id
+            else command.answered(step, CommandOutcome.REJECTED, REWOUND)
             for command in commands
-            for is_order in [command.command_id == rewind.command.command_id]
         ]
         writer.record_acks(acks, commands)
         writer.close(status="stopped")
@@ -261,37 +252,25 @@ def _checkpoint(run: RunReader, parent: Path, step: int | None) -> tuple[Path, s
         )
     if step is None:
         choice = last_good_checkpoint(run)
-        good = [path for path in checkpoints if step_of(path) == choice.step]
+        good = [path for path in checkpoints if checkpoint_step(path) == choice.step]
         if good:
             return good[0], choice.reason
         return checkpoints[-1], f"{choice.reason} It is the newest."
     folder = checkpoint_path(parent, step)
     if folder in checkpoints:
         return folder, ""
-    by_step = {step_of(path): path for path in checkpoints_before(parent)}
+    by_step = {checkpoint_step(path): path for path in checkpoints_before(parent)}
     if step not in by_step:
-        steps = ", ".join(str(step_of(path)) for path in checkpoints)
+        steps = ", ".join(str(checkpoint_step(path)) for path in checkpoints)
         raise ConfigError(f"{parent} has no checkpoint of step {step}; there are: {steps}")
     return by_step[step], ""
 
 
 def changed_settings(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any]]:
     """Dotted key to the value before and after, of what differs; None for absent."""
-    old, new = (_leaves(config.model_dump(mode="json")) for config in (before, after))
+    old, new = (flat(config.model_dump(mode="json")) for config in (before, after))
     return {
         key: (old.get(key), new.get(key))
         for key in dict.fromkeys([*old, *new])
         if old.get(key) != new.get(key) and key not in _OWN
     }
-
-
-def _leaves(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Dotted key to value; a list of mappings has its indices for keys, other lists are values."""
-    if isinstance(value, list) and value and all(isinstance(entry, Mapping) for entry in value):
-        value = {str(index): entry for index, entry in enumerate(value)}
-    if not isinstance(value, Mapping) or not value:
-        return {prefix: value}
-    out: dict[str, Any] = {}
-    for key, below in value.items():
-        out |= _leaves(below, f"{prefix}.{key}" if prefix else key)
-    return out

@@ -63,7 +63,6 @@ class Builder:
     config: RunConfig
     run_path: Path
     events: TrainEvents
-    observers: Sequence[StepObserver] = ()
     memory: MemoryEstimate | None = None
     """What the run needs; None before `check`, and where the model is not on this disk."""
     _free_bytes: int = 0
@@ -125,7 +124,7 @@ class Builder:
     ) -> Trainer:
         config, chat, events = self.config, model.chat, self.events
         control = Control(mailbox, writer.run_id, replay)
-        observers = [*self.observers, *user_observers(config)]
+        observers: list[StepObserver] = [*user_observers(config)]
         if config.diagnostics.enabled:
             observers.append(
                 MonitorObserver(

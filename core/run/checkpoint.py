@@ -34,6 +34,7 @@ from echoscope.store.checkpoints import (
     checkpoint_damage,
     checkpoint_folders,
     checkpoint_path,
+    checkpoint_step,
     earliest_onset,
     newest_before,
     none_before,
@@ -109,7 +110,7 @@ class Checkpoints:
         self._keep = 1
 
     def steps(self) -> list[int]:
-        return [step_of(path) for path in list_checkpoints(self._run_path)]
+        return [checkpoint_step(path) for path in list_checkpoints(self._run_path)]
 
     def save(
         self,
@@ -207,11 +208,6 @@ class Checkpoints:
 _REMAINS = re.compile(r"\.step_[0-9]{6,}\.(?:partial|removed)")
 
 
-def step_of(path: Path) -> int:
-    """The step that a checkpoint's name tells."""
-    return int(path.name.removeprefix("step_"))
-
-
 def list_checkpoints(run_path: Path) -> list[Path]:
     """Whole checkpoints, oldest first. Folders with other names, such as copies, are none."""
     return checkpoint_folders(run_path / "checkpoints")
@@ -266,7 +262,7 @@ def remove_checkpoints(run_path: Path, steps: Collection[int]) -> list[Checkpoin
     """Delete the checkpoints of some steps; one record for each."""
     records = []
     for old in list_checkpoints(run_path):
-        if step_of(old) in steps:
+        if checkpoint_step(old) in steps:
             _remove(old)
             records.append(_record(run_path, old, -1, "keep", is_deleted=True))
     return records
@@ -339,7 +335,7 @@ def _finish(partial: Path, final: Path, run_path: Path) -> None:
     """Make all files durable, then the manifest that names them, then its name."""
     for path in sorted(partial.rglob("*")):
         sync_path(path)
-    write_checkpoint_manifest(partial, step=step_of(final), run_id=_run_id(run_path))
+    write_checkpoint_manifest(partial, step=checkpoint_step(final), run_id=_run_id(run_path))
     sync_path(partial)
     if final.exists():
         _remove(final)
@@ -385,7 +381,7 @@ def _record(
 ) -> CheckpointRecord:
     files = [] if is_deleted else [file for file in path.rglob("*") if file.is_file()]
     return CheckpointRecord(
-        step=step_of(path),
+        step=checkpoint_step(path),
         path=str(path.relative_to(run_path)),
         policy_version=version,
         num_bytes=sum(file.stat().st_size for file in files),
@@ -396,18 +392,9 @@ def _record(
 
 
 def _state_json(state: TrainState) -> str:
-    return json.dumps(
-        {
-            "format_version": FORMAT_VERSION,
-            "step": state.step,
-            "policy_version": state.policy_version,
-            "num_nonfinite": state.num_nonfinite,
-            "success_by_tag": dict(state.success_by_tag),
-            "observers": dict(state.observers),
-            "config": state.config.model_dump(mode="json"),
-        },
-        indent=1,
-    )
+    values = {each.name: getattr(state, each.name) for each in fields(state)}
+    values |= {"format_version": FORMAT_VERSION, "config": state.config.model_dump(mode="json")}
+    return json.dumps(values, indent=1)
 
 
 def read_state(path: Path) -> TrainState:
@@ -432,16 +419,8 @@ def read_state(path: Path) -> TrainState:
             f"{FORMAT_VERSION}; use the version that wrote it"
         )
     try:
-        return TrainState(
-            step=int(values["step"]),
-            policy_version=int(values["policy_version"]),
-            num_nonfinite=int(values["num_nonfinite"]),
-            success_by_tag={
-                str(tag): float(rate) for tag, rate in values["success_by_tag"].items()
-            },
-            observers=values["observers"],
-            config=validate(values["config"]),
-        )
+        kept = {each.name: values[each.name] for each in fields(TrainState)}
+        return TrainState(**kept | {"config": validate(values["config"])})
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}/state.json is damaged: {_one_line(error)}") from None
 
@@ -465,7 +444,7 @@ def _refused(path: Path, why: str) -> ConfigError:
     run = shown_path(path.parent.parent)
     way_out = "there is no older checkpoint to go back to"
     if older is not None:
-        step = step_of(older)
+        step = checkpoint_step(older)
         way_out = (
             f"the next older checkpoint is whole: `echoscope train --resume {run} "
             f"--checkpoint {step}` or `echoscope ctl {run} branch --checkpoint {step}`"

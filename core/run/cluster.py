@@ -63,14 +63,13 @@ def train_on_cluster(
     trainer = config.trainer
     ray, is_own = connected(None, num_cpus=trainer.ranks * trainer.cpus_per_rank + 1)
     try:
-        num_in_vain, last_step = 0, _last_step(path)
+        num_in_vain, (last_step, _) = 0, _stands(path)
         while True:
-            command = begin if _last_step(path) is None else go_on
+            command = begin if last_step is None else go_on
             reason = _attempt(ray, config, command, path, say)
-            status = _status(path)
+            step, status = _stands(path)
             if not reason or status in _ENDED:
                 return status
-            step = _last_step(path)
             num_in_vain = num_in_vain + 1 if step == last_step else 0
             last_step = step
             if num_in_vain == MOST_IN_VAIN:
@@ -200,7 +199,7 @@ def _ctrl_c_stops(path: Path, say: Callable[[str], None]) -> Iterator[None]:
             raise KeyboardInterrupt
         action = CommandAction.STOP_NOW if asked else CommandAction.STOP
         asked.append(action)
-        if _last_step(path) is None and _status(path) == "failed":
+        if _stands(path)[0] is None:
             raise KeyboardInterrupt
         post(path, new_command(path.name, action, issued_by="terminal"))
         say(f"asked the run for: {action.value}; press Ctrl-C again to be quicker")
@@ -212,19 +211,13 @@ def _ctrl_c_stops(path: Path, say: Callable[[str], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _last_step(path: Path) -> int | None:
-    """The last step that is stored; None where the run has not begun."""
+def _stands(path: Path) -> tuple[int | None, str]:
+    """The last step that is stored, None where the run has not begun, and the status."""
     try:
-        return open_run(path).info().last_step
+        info = open_run(path).info()
     except StoreError:
-        return None
-
-
-def _status(path: Path) -> str:
-    try:
-        return open_run(path).info().status
-    except StoreError:
-        return "failed"
+        return None, "failed"
+    return info.last_step, info.status
 
 
 def _reason(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from echoscope.store.steer.commands import Mailbox, new_command
 from echoscope.store.steer.settings import overridden
 from echoscope.store.steer.steering import NO_CHANGE
 
-from ..config.loading import ConfigError, apply_settings, value_at
+from ..config.loading import ConfigError, apply_settings, live_values
 from ..config.settings import RunConfig
 
 POLL_S = 0.1
@@ -176,15 +176,7 @@ class Control:
         self.poll()
         commands = self._take_waiting()
         acks = self._mailbox.take_refusals(step)
-        acks += [
-            CommandAck(
-                command_id=command.command_id,
-                step=step,
-                outcome=CommandOutcome.REJECTED,
-                detail=why,
-            )
-            for command in commands
-        ]
+        acks += [command.answered(step, CommandOutcome.REJECTED, why) for command in commands]
         return acks, commands
 
     def _take_waiting(self) -> list[Command]:
@@ -205,9 +197,7 @@ class Control:
                 outcome, detail = self._apply(command, wishes)
             if outcome is CommandOutcome.APPLIED:
                 self._replay = overridden(self._replay, step, command)
-            acks.append(
-                CommandAck(command_id=command.command_id, step=step, outcome=outcome, detail=detail)
-            )
+            acks.append(command.answered(step, outcome, detail))
         return acks, commands
 
     def _apply(self, command: Command, wishes: Wishes) -> tuple[CommandOutcome, str]:
@@ -324,12 +314,9 @@ class Control:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             numbers.append(signal.SIGHUP)
 
-        def cut_in(number: int, frame: FrameType | None) -> None:
-            self._cut_in()
-
         previous = {number: signal.signal(number, handle) for number in numbers}
         # The watching thread sends it; whoever does not handle it ignores it.
-        previous[signal.SIGURG] = signal.signal(signal.SIGURG, cut_in)
+        previous[signal.SIGURG] = signal.signal(signal.SIGURG, lambda *_: self._cut_in())
         is_over = threading.Event()
         watched, told = socket.socketpair()
         told.setblocking(False)
@@ -351,7 +338,8 @@ class Control:
 
 
 def _describe_change(before: RunConfig, after: RunConfig, keys: Iterable[str]) -> str:
-    values = [(key, value_at(before, key), value_at(after, key)) for key in keys]
+    was, now = live_values(before), live_values(after)
+    values = [(key, was[key], now[key]) for key in keys]
     changed = [f"{key} {old} -> {new}" for key, old, new in values if old != new]
     if not changed:
         return NO_CHANGE + ", ".join(f"{key} is {new} already" for key, _, new in values)

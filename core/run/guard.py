@@ -21,6 +21,7 @@ from echoscope.diagnostics.tools.curing import HELD
 from echoscope.store.checkpoints import (
     checkpoint_damage,
     checkpoint_path,
+    checkpoint_step,
     evaluation_success,
     older_whole_checkpoint,
 )
@@ -39,7 +40,7 @@ from ..config.beside_training import GivenTreatment
 from ..config.loading import ConfigError, override
 from ..config.settings import RunConfig
 from ..update.learners.launched import launched_size
-from .checkpoint import read_state, step_of
+from .checkpoint import read_state
 from .observers import StepObserver
 
 SETTLING_STEPS = 10
@@ -205,7 +206,7 @@ def next_proposal(
             folder = older
         settings = proposal.settings
         if not _is_repeated(settings, tried) and not _changes_nothing(folder, settings, now):
-            chosen = replace(proposal, checkpoint=step_of(folder))
+            chosen = replace(proposal, checkpoint=checkpoint_step(folder))
             return _begun_earlier(chosen, run_path, tried), ""
     if proposed.treatments:
         return None, "every treatment that is known for it was given and did not help."
@@ -222,11 +223,11 @@ def _begun_earlier(proposal: Proposal, run_path: Path, tried: Sequence[GivenTrea
         return proposal
     last = tried[-1].checkpoint
     for folder in reversed(checkpoints_before(run_path)):
-        if step_of(folder) <= last // 2 and not checkpoint_damage(folder):
+        if checkpoint_step(folder) <= last // 2 and not checkpoint_damage(folder):
             given = chain.from_iterable(treatment.as_typed.items() for treatment in tried)
             return replace(
                 proposal,
-                checkpoint=step_of(folder),
+                checkpoint=checkpoint_step(folder),
                 settings={**dict(given), **proposal.settings},
                 why=f"What began at checkpoint {last} collapsed again, so this begins earlier. "
                 f"{proposal.why}",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import shutil
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from echoscope.store.checkpoints import resumable_checkpoints
+from echoscope.store.checkpoints import checkpoint_step, resumable_checkpoints
 from echoscope.store.errors import StoreError
 from echoscope.store.log.packing import pack
 from echoscope.store.log.remote.pushing import Copier
@@ -26,18 +25,12 @@ from ..config.loading import ConfigError, apply_settings, live_schema, placed, v
 from ..config.settings import RunConfig
 from ..rollout.sources import with_stored_sampling
 from .build import Builder
-from .checkpoint import load_weights, require_whole, step_of
-from .observers import StepObserver, TrainEvents, judge
+from .checkpoint import load_weights, require_whole
+from .observers import TrainEvents, judge
 from .train import Model, Trainer
 
 
-def start(
-    config: RunConfig,
-    run_path: Path,
-    events: TrainEvents,
-    *,
-    observers: Sequence[StepObserver] = (),
-) -> str:
+def start(config: RunConfig, run_path: Path, events: TrainEvents) -> str:
     """Train a new run in `run_path`; returns its final status.
 
     Raises:
@@ -46,7 +39,7 @@ def start(
     if config.branched_from is not None:
         raise ConfigError("branched_from is set by `echoscope ctl RUN branch`, and only there")
     config = with_stored_sampling(config, events.message)
-    builder = Builder(config, run_path, events, observers)
+    builder = Builder(config, run_path, events)
     builder.check()
     model = builder.load()
     writer = created(run_path, config, model)
@@ -74,7 +67,6 @@ def resume(
     *,
     settings: Mapping[str, Any] | None = None,
     checkpoint: int | None = None,
-    observers: Sequence[StepObserver] = (),
 ) -> str:
     """Continue a run from a checkpoint, or from its beginning; returns its final status.
 
@@ -95,7 +87,7 @@ def resume(
     origin = config.branched_from
     whole = resumable_checkpoints(reader)
     if checkpoint is not None:
-        whole = [path for path in whole if step_of(path) == checkpoint]
+        whole = [path for path in whole if checkpoint_step(path) == checkpoint]
         if not whole:
             raise ConfigError(f"{run_path} has no checkpoint of step {checkpoint} to resume from")
     state = require_whole(whole[-1]) if whole else None
@@ -115,7 +107,7 @@ def resume(
         config = validate(state.config.model_dump() | here)
     if settings:
         apply_settings(config, settings)  # refuse before anything is touched
-    builder = Builder(config, run_path, events, observers)
+    builder = Builder(config, run_path, events)
     builder.check()
     has_first = info.last_step >= 0
     writer = RunWriter.resume(
@@ -172,7 +164,6 @@ def _judge_again(reader: RunReader, trainer: Trainer) -> None:
             step=0,
             phase="eval",
             policy_version=trainer.model.policy.version,
-            wall_time=time.time(),
             values=values,
         )
         judge(trainer.observers, [first], trainer.config)

@@ -42,15 +42,6 @@ class Stopwatch:
         return time.perf_counter() - self.started
 
 
-@dataclass(slots=True, kw_only=True)
-class TimeSpent:
-    """Seconds of this process, evaluations left out."""
-
-    diagnostics_s: float = 0.0
-    """Measuring and judging, of `total_s`."""
-    total_s: float = 0.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedStep:
     """A step after its update."""

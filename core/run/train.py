@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from echoscope.store.records import (
     REQUESTED,
     AlarmState,
     Command,
-    CommandAck,
     CommandAction,
     DiagnosticRecord,
     RolloutBatch,
@@ -56,7 +55,7 @@ from .control import Control, StepInterruptedError, Wishes
 from .evaluations import Evaluations
 from .guard import Guard, why_no_rewind
 from .observers import Judged, StepObservation, StepObserver, TrainEvents, judge, observe
-from .step import Stopwatch, TimeSpent, TrainedStep
+from .step import Stopwatch, TrainedStep
 
 MAX_NONFINITE_STEPS = 5
 """Steps in a row with a NaN or infinite gradient after which a run stops."""
@@ -97,7 +96,10 @@ class Trainer:
     mirror: Mirror
     """Copies each step to other tools."""
     progress: Progress = field(default_factory=Progress)
-    time_spent: TimeSpent = field(default_factory=TimeSpent)
+    total_s: float = 0.0
+    """Seconds of this process so far, evaluations left out."""
+    diagnostics_s: float = 0.0
+    """... of which it measured and judged."""
     evaluations: Evaluations = field(default_factory=Evaluations)
     guard: Guard
     journaled_settings: Mapping[str, Any] | None = None
@@ -216,7 +218,7 @@ class Trainer:
                 selection=selection,
                 batch=batch,
                 rollout_s=watch.seconds["time/rollout_s"],
-                trained_s=self.time_spent.total_s - self.time_spent.diagnostics_s + watch.total(),
+                trained_s=self.total_s - self.diagnostics_s + watch.total(),
             )
             observed = observe(self.observers, seen)
         with self._phase(step, "update", watch):
@@ -267,15 +269,15 @@ class Trainer:
         self, trained: TrainedStep, values: dict[str, float], watch: Stopwatch
     ) -> None:
         """Evaluate and probe if it is time, write the step down, then checkpoint if it is time."""
-        step, spent = trained.step, self.time_spent
+        step = trained.step
         is_last = step >= self.config.steps
         seconds = watch.total()
-        spent.diagnostics_s += watch.seconds["time/diagnostics_s"]
-        spent.total_s += seconds
+        self.diagnostics_s += watch.seconds["time/diagnostics_s"]
+        self.total_s += seconds
         durations = watch.seconds | trained.observed.durations_s
         durations |= {
             "time/step_s": seconds,
-            "time/diagnostics_frac": spent.diagnostics_s / spent.total_s,
+            "time/diagnostics_frac": self.diagnostics_s / self.total_s,
             "time/tokens_per_s": values["rollout/num_sampled_tokens"] / seconds,
         } | self.machine.take_metrics()
         metrics = [self._metrics(step, "train", values, durations)]
@@ -353,7 +355,7 @@ class Trainer:
         """Judge a step and write it down; then post what alarms want done."""
         started = time.perf_counter()
         judged = judge(self.observers, metrics, self.config)
-        self.time_spent.diagnostics_s += time.perf_counter() - started
+        self.diagnostics_s += time.perf_counter() - started
         self.writer.commit_step(
             metrics=metrics,
             trajectories=trajectories,
@@ -393,28 +395,20 @@ class Trainer:
             step=step,
             phase=phase,
             policy_version=self.model.policy.version,
-            wall_time=time.time(),
             values=values,
             durations_s=durations,
         )
 
     def _boundary(self) -> Wishes:
         """Apply waiting commands; they take effect with the next step."""
-
-        def on_pause(who: str) -> None:
-            self.events.phase(self.step, f"paused by {who}")
-
-        def on_acks(
-            acks: Sequence[CommandAck], commands: Sequence[Command], config: RunConfig
-        ) -> None:
-            self.writer.record_acks(acks, commands, self._new_settings(config))
-
         self.checkpoints.settle()
         wishes = self.control.boundary(
             self.step + 1,
             self.config,
-            on_acks=on_acks,
-            on_pause=on_pause,
+            on_acks=lambda acks, commands, config: self.writer.record_acks(
+                acks, commands, self._new_settings(config)
+            ),
+            on_pause=lambda who: self.events.phase(self.step, f"paused by {who}"),
             why_no_rewind=partial(why_no_rewind, self.run_path),
         )
         self.config = wishes.config
@@ -459,9 +453,7 @@ class Trainer:
         self.events.phase(self.step, "checkpoint")
         policy, model = self.model.policy, self.model
         state = TrainState(
-            step=self.step,
-            num_nonfinite=self.progress.num_nonfinite,
-            success_by_tag=self.progress.success_by_tag,
+            **asdict(self.progress),
             policy_version=policy.version,
             config=self.config,
             observers={observer.name: observer.state() for observer in self.observers},

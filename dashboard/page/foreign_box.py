@@ -9,13 +9,14 @@ import streamlit as st
 
 from echoscope.store.query.listing import RunRow
 from echoscope.store.status import RUNNING
+from echoscope.store.steer.steering import SteeringError
 from echoscope.text.amounts import counted, data_size
 
 from ..data import queries
 from ..data.foreign import Source
 from ..escaping import visible
 from ..steer import importing
-from ..steer.importing import Import, ImportRefusedError, ImportReport
+from ..steer.importing import Import, ImportReport
 from ..web.settings import settings
 from ..words import plain
 from . import links
@@ -134,7 +135,7 @@ def _start(source: Source, row: RunRow | None) -> None:
     name = importing.new_name(source, root) if row is None else row.run_id
     try:
         importing.start(source, name, root)
-    except ImportRefusedError as error:
+    except SteeringError as error:
         st.error(plain(str(error), 400))
 
 

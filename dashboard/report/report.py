@@ -19,6 +19,7 @@ from echoscope.store.errors import QueryError
 from echoscope.store.models import Detokenizer, load_detokenizer, tokenizer_folders
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import Trajectory, TrajectoryOutcome, parse_trajectory_id
+from echoscope.store.steer.settings import flat
 from echoscope.text.sentences import capitalised
 
 from ..charts import theme
@@ -33,7 +34,7 @@ from ..data.diagnosis import situation
 from ..escaping import escape, visible
 from ..replay import html as replay_html
 from ..replay import tokens
-from ..words import flat, setting_words
+from ..words import setting_words
 from . import verdict_html
 from .claim_charts import claim_charts
 from .evidence_rows import evidence_rows

@@ -12,7 +12,7 @@ import streamlit as st
 from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.store.reader import RunInfo
 from echoscope.store.status import after_step
-from echoscope.store.steer.steering import override_words, why_no_branch
+from echoscope.store.steer.steering import SteeringError, override_words, why_no_branch
 from echoscope.text.amounts import duration
 
 from ..data import queries
@@ -24,9 +24,7 @@ from ..web.settings import settings
 from ..words import plain, setting_words
 from . import question
 from .branching import (
-    BranchError,
     BranchOrder,
-    BranchState,
     Launch,
     check,
     launch,
@@ -58,19 +56,20 @@ def suggest(run_id: str, step: int | None, changes: Mapping[str, Any], reason: s
     """
     checkpoint_step = queries.last_good(run_id).step if step is None else step
     preset(run_id, changes)
-    question.drop()
     try:
         if checkpoint_step is None:
-            raise BranchError("the run has no checkpoint from before the change")
+            raise SteeringError("the run has no checkpoint from before the change")
         parent = queries.path_of(run_id)
         config = settings_at(parent, checkpoint_step)
         st.session_state[_at_key(run_id)] = checkpoint_step
         steps = _steps_word(config, _last_step(config, checkpoint_step))
         words = (*steps, *override_words(changes))
         order = BranchOrder(parent=parent, checkpoint=checkpoint_step, settings=words)
-        _propose(run_id, order, config, reason)
-    except (BranchError, Problem) as error:
+        check(order, settings().root, config, queries.info(run_id).live_knobs)
+    except (SteeringError, Problem) as error:
         question.refuse("not started", str(error))
+        return
+    _propose(run_id, order, config, reason)
 
 
 def form(run_id: str) -> None:
@@ -132,7 +131,7 @@ def _form(run_id: str, info: RunInfo) -> None:
     )
     try:
         config = settings_at(queries.path_of(run_id), checkpoint_step)
-    except BranchError as error:
+    except SteeringError as error:
         line("not possible", "red", str(error))
         return
     name = columns[1].text_input(
@@ -164,7 +163,7 @@ def _form(run_id: str, info: RunInfo) -> None:
     )
     try:
         check(order, settings().root, config, info.live_knobs)
-    except BranchError as error:
+    except SteeringError as error:
         line("not possible", "red", str(error))
         return
     st.code(_preview(config, order), language=None, wrap_lines=True)
@@ -198,13 +197,7 @@ def _preview(config: Mapping[str, Any], order: BranchOrder) -> str:
 
 
 def _propose(run_id: str, order: BranchOrder, config: Mapping[str, Any], reason: str = "") -> None:
-    """Ask for confirmation of an order that fits the run; else say why it does not."""
-    question.drop()
-    try:
-        check(order, settings().root, config, queries.info(run_id).live_knobs)
-    except BranchError as error:
-        question.refuse("not started", str(error))
-        return
+    """Ask for confirmation of an order that fits the run."""
     question.propose(
         Draft(
             run_id=run_id,
@@ -223,11 +216,11 @@ def start(order: BranchOrder, author: str, reason: str) -> Launch:
     """Start a branch, if this dashboard may.
 
     Raises:
-        BranchError: it may not, or the branch cannot be started.
+        SteeringError: it may not, or the branch cannot be started.
     """
     why = _forbidden()
     if why:
-        raise BranchError(why)
+        raise SteeringError(why)
     return launch(replace(order, reason=reason, author=author), settings().root)
 
 
@@ -238,23 +231,23 @@ def answers(run_id: str) -> None:
         for begun in launches(queries.path_of(run_id))[:MAX_SHOWN]
         if time.time() - begun.at < _SHOWN_S
     ]
-    is_pending = any(begun.report().state is BranchState.STARTING for begun in recent)
+    is_pending = any(begun.report().is_starting for begun in recent)
 
     @st.fragment(run_every="1s" if is_pending else None, key="branch_started")
     def part() -> None:
         reports = [launched.report() for launched in recent]
-        if is_pending and not any(report.state is BranchState.STARTING for report in reports):
+        if is_pending and not any(report.is_starting for report in reports):
             st.rerun()  # all have answered: no beat any more
         for launched, report in zip(recent, reports, strict=True):
             age = duration(time.time() - launched.at)
             who = f"{launched.order.author or 'somebody'}, {age} ago"
-            if report.state is BranchState.STARTING:
-                line("starting", "blue", f"{who}: a branch {after_step(launched.order.checkpoint)}")
-            elif report.state is BranchState.REFUSED:
-                line("refused", "red", f"{who}: {report.text}")
-            else:
+            if report.run_id:
                 with line("branched", "green", f"{who}: {report.run_id}"):
                     open_button("Open the new run", report.run_id)
+            elif report.problem:
+                line("refused", "red", f"{who}: {report.problem}")
+            else:
+                line("starting", "blue", f"{who}: a branch {after_step(launched.order.checkpoint)}")
 
     if recent:
         part()

@@ -20,31 +20,24 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any
 
 from echoscope.store.checkpoints import STATE_NAME, checkpoint_path
 from echoscope.store.log.durable import read_json_object
 from echoscope.store.log.layout import Layout
-from echoscope.store.steer.rewinds import NOT_BY_COMMAND
-from echoscope.store.steer.steering import (
-    MAX_AUTHOR,
-    MAX_REASON,
-    SteeringError,
-    check_settings,
-)
+from echoscope.store.steer.rewinds import MAX_SETTINGS, WORD, why_no_key
+from echoscope.store.steer.settings import flat
+from echoscope.store.steer.steering import SteeringError, check_settings, check_texts
 from echoscope.text.did_you_mean import did_you_mean
 
 from ..web.gate import PASSWORD_VARIABLE
-from ..words import flat
 from .knobs import typed_value
 
 FOLDER = ".branches"
 """Under the root: the logs."""
 MAX_LIVE = 4
 """Branches of one dashboard that train at once."""
-MAX_SETTINGS = 64
 _MAX_STATE_BYTES = 64_000_000
 _NUMBER = {"anyOf": [{"type": "number"}, {"type": "null"}]}
 _FREE = (["params"], ["thresholds"], ["actions"])
@@ -52,12 +45,6 @@ _FREE = (["params"], ["thresholds"], ["actions"])
 _READ_BYTES = 65_536
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-_KEY = re.compile(r"[a-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+){0,9}")
-_VALUE = re.compile(r"[A-Za-z0-9_.+-]{1,200}")
-
-
-class BranchError(ValueError):
-    """A branch that must not or cannot be started: names the value, the rule and the way out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,24 +64,21 @@ class BranchOrder:
 
 
 def check_setting(word: str) -> None:
-    """Raises BranchError unless a word sets one setting to a word, a number or a list of those."""
+    """Raises SteeringError unless a word sets a setting to a word, a number or a list of those."""
     key, equals, value = word.partition("=")
     key, value = key.strip(), value.strip()
-    if not equals or not _KEY.fullmatch(key):
-        raise BranchError(f"{word[:80]!r} is not KEY=VALUE; write for example optim.lr=1e-4")
+    if not equals:
+        raise SteeringError(f"{word[:80]!r} is not KEY=VALUE; write for example optim.lr=1e-4")
     if key == "name":
-        raise BranchError("the name has a field of its own")
-    if NOT_BY_COMMAND.intersection(key.split(".")):
-        raise BranchError(
-            f"{key} names a file, code or an address, which a page may not; "
-            "use `echoscope ctl RUN branch` in a terminal"
-        )
+        raise SteeringError("the name has a field of its own")
+    if why := why_no_key(key):
+        raise SteeringError(why)
     entries = [value]
     if value.startswith("[") and value.endswith("]"):
         inner = value[1:-1].strip()
         entries = [entry.strip() for entry in inner.split(",")] if inner else []
-    if not all(_VALUE.fullmatch(entry) for entry in entries):
-        raise BranchError(
+    if not all(WORD.fullmatch(entry) for entry in entries):
+        raise SteeringError(
             f"the value of {key} is {value[:80]!r}, but a page may send only a word, a number, or "
             "a list of those in [brackets]; use `echoscope ctl RUN branch` in a terminal"
         )
@@ -104,28 +88,25 @@ def command(order: BranchOrder, root: Path) -> list[str]:
     """The words of the command to start.
 
     Raises:
-        BranchError: something in the order is not fit to become one.
+        SteeringError: something in the order is not fit to become one.
     """
     if order.name and not _NAME.fullmatch(order.name):
-        raise BranchError(
+        raise SteeringError(
             f"the name is {order.name[:80]!r}, but must begin with a letter or digit and have only "
             "letters, digits, dots, dashes and underscores, at most 100"
         )
     if len(order.settings) > MAX_SETTINGS:
-        raise BranchError(f"{len(order.settings)} settings, at most {MAX_SETTINGS} can change")
+        raise SteeringError(f"{len(order.settings)} settings, at most {MAX_SETTINGS} can change")
     keys: set[str] = set()
     for word in order.settings:
         check_setting(word)
         key = word.partition("=")[0].strip()
         if key in keys:
-            raise BranchError(f"{key} is given twice; leave out one")
+            raise SteeringError(f"{key} is given twice; leave out one")
         keys.add(key)
-    texts = (("reason", order.reason, MAX_REASON), ("author", order.author, MAX_AUTHOR))
-    for what, text, limit in texts:
-        if len(text) > limit or not text.isprintable():
-            raise BranchError(f"the {what} must be one line of at most {limit} characters")
+    check_lines(order.reason, order.author)
     if order.checkpoint < 0:
-        raise BranchError(f"{order.checkpoint} is not the step of a checkpoint")
+        raise SteeringError(f"{order.checkpoint} is not the step of a checkpoint")
     return [
         *("ctl", str(order.parent.absolute()), "branch", "--json", f"--root={root.absolute()}"),
         f"--checkpoint={order.checkpoint}",
@@ -136,41 +117,46 @@ def command(order: BranchOrder, root: Path) -> list[str]:
     ]
 
 
+def check_lines(reason: str, author: str) -> None:
+    """Raises SteeringError where why, or who asks, is not one line that can be kept."""
+    check_texts(reason, author)
+    for what, text in (("reason", reason), ("author", author)):
+        if not text.isprintable():
+            raise SteeringError(f"the {what} must be one line")
+
+
 def settings_at(run: Path, checkpoint: int) -> Mapping[str, Any]:
     """The whole configuration, nested, as a checkpoint of a run has it: live changes included.
 
     Raises:
-        BranchError: the checkpoint is gone or damaged.
+        SteeringError: the checkpoint is gone or damaged.
     """
     file = checkpoint_path(run, checkpoint) / STATE_NAME
     try:
         if file.stat().st_size > _MAX_STATE_BYTES:
-            raise BranchError(f"{file} has more than {_MAX_STATE_BYTES} bytes")
+            raise SteeringError(f"{file} has more than {_MAX_STATE_BYTES} bytes")
         config = read_json_object(file).get("config")
     except OSError as error:
-        raise BranchError(f"the checkpoint of step {checkpoint} cannot be read: {error}") from error
+        raise SteeringError(
+            f"the checkpoint of step {checkpoint} cannot be read: {error}"
+        ) from error
     if not isinstance(config, Mapping):
-        raise BranchError(f"the checkpoint of step {checkpoint} has no settings: {file}")
+        raise SteeringError(f"the checkpoint of step {checkpoint} has no settings: {file}")
     return config
-
-
-class BranchState(StrEnum):
-    """How far a launch has come."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    """There is a run: its own page tells the rest."""
-    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchReport:
-    """How a launch stands. Texts come from files: hostile."""
+    """How a launch stands; with neither of both it is starting. Texts come from files: hostile."""
 
-    state: BranchState
     run_id: str = ""
-    text: str = ""
+    """The run that there is: its own page tells the rest."""
+    problem: str = ""
     """Why it was refused, one line."""
+
+    @property
+    def is_starting(self) -> bool:
+        return not self.run_id and not self.problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -189,10 +175,8 @@ class Launch:
         has_ended = self.process.poll() is not None  # first: what it wrote last is then read
         run_id, last = _read(self.log)
         if run_id and Layout(self.root / run_id).is_run:
-            return BranchReport(state=BranchState.RUNNING, run_id=run_id)
-        if has_ended:
-            return BranchReport(state=BranchState.REFUSED, text=last or "it ended silently")
-        return BranchReport(state=BranchState.STARTING, run_id=run_id)
+            return BranchReport(run_id=run_id)
+        return BranchReport(problem=(last or "it ended silently") if has_ended else "")
 
 
 _launches: list[Launch] = []
@@ -209,13 +193,13 @@ def launch(order: BranchOrder, root: Path) -> Launch:
     """Start a branch under `root`; it goes on when this process ends.
 
     Raises:
-        BranchError: the order is not fit, too many train already, or the system refuses.
+        SteeringError: the order is not fit, too many train already, or the system refuses.
     """
     arguments = command(order, root)
     with _lock:
         busy = sum(begun.process.poll() is None for begun in _launches)
         if busy >= MAX_LIVE:
-            raise BranchError(
+            raise SteeringError(
                 f"{busy} branches of this dashboard are training, at most {MAX_LIVE} may; "
                 "stop one, or use `echoscope ctl RUN branch` in a terminal"
             )
@@ -224,7 +208,7 @@ def launch(order: BranchOrder, root: Path) -> Launch:
             with os.fdopen(descriptor, "wb") as output:
                 process = start_apart(arguments, output)
         except (OSError, ValueError) as error:
-            raise BranchError(f"the branch was not started: {error}") from error
+            raise SteeringError(f"the branch was not started: {error}") from error
         started = Launch(order=order, root=root, log=log, at=time.time(), process=process)
         _launches.append(started)
     return started
@@ -270,14 +254,14 @@ def check(
     """Check an order by what the run wrote down; no process is started, so it takes no time.
 
     The rest is refused by the command when the branch starts, in its own words:
-    `BranchReport.text`.
+    `BranchReport.problem`.
 
     Args:
         config: `settings_at` the checkpoint.
         live_knobs: `RunInfo.live_knobs`, the schemas of the live settings.
 
     Raises:
-        BranchError: the command would refuse, with the reason.
+        SteeringError: the command would refuse, with the reason.
     """
     command(order, root)
     before = flat(config)
@@ -285,21 +269,18 @@ def check(
         key, _, text = (part.strip() for part in word.partition("="))
         schema, value = live_knobs.get(key), before.get(key)
         if isinstance(schema, Mapping):
-            try:
-                check_settings({key: schema}, {key: typed_value(text, schema)})
-            except SteeringError as error:
-                raise BranchError(str(error)) from error
+            check_settings({key: schema}, {key: typed_value(text, schema)})
         elif key in before:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if is_number and isinstance(typed_value(text, _NUMBER), str):
-                raise BranchError(f"{key} is {text!r}, but must be a number, as {value} is")
+                raise SteeringError(f"{key} is {text!r}, but must be a number, as {value} is")
         elif any(known.startswith(f"{key}.") for known in before):
             continue  # a whole list, such as reward.shaping=[], that the run has by its entries
         elif key.split(".")[-2:-1] not in _FREE:
             section = key.rpartition(".")[0]
             hint = did_you_mean(key, [known for known in before if known.startswith(section)])
             if hint:
-                raise BranchError(f"{key} is not a setting of this run{hint}")
+                raise SteeringError(f"{key} is not a setting of this run{hint}")
 
 
 def _open_log(root: Path) -> tuple[Path, int]:

@@ -11,9 +11,9 @@ import subprocess
 from pathlib import Path
 
 from echoscope.store.steer.cures import cure_file, is_being_cured
-from echoscope.store.steer.steering import MAX_AUTHOR
+from echoscope.store.steer.steering import SteeringError
 
-from .branching import BranchError, last_lines, start_apart
+from .branching import check_lines, last_lines, start_apart
 
 MAX_STEPS = 10_000
 MAX_MINUTES = 1_440
@@ -23,7 +23,7 @@ def compare(run: Path, *, steps: int, minutes: int, author: str) -> None:
     """Start or go on to compare treatments of a run.
 
     Raises:
-        BranchError: somebody does so already, or the system refuses.
+        SteeringError: somebody does so already, or the system refuses.
     """
     _start(run, author, f"--steps={steps}", f"--minutes={minutes}")
 
@@ -32,7 +32,7 @@ def promote(run: Path, branch: str, *, author: str) -> None:
     """Let a branch go on as the successor of a run.
 
     Raises:
-        BranchError: a comparison goes on, or the system refuses.
+        SteeringError: a comparison goes on, or the system refuses.
     """
     _start(run, author, f"--choose={branch}", "--yes")
 
@@ -64,9 +64,8 @@ def last_words(run: Path) -> str:
 
 def _start(run: Path, author: str, *words: str) -> None:
     if is_being_cured(run) or is_starting(run):
-        raise BranchError("somebody is curing this run now; wait until that has ended")
-    if len(author) > MAX_AUTHOR or not author.isprintable():
-        raise BranchError(f"the author must be one line of at most {MAX_AUTHOR} characters")
+        raise SteeringError("somebody is curing this run now; wait until that has ended")
+    check_lines("", author)
     log = log_of(run)
     try:
         log.parent.mkdir(mode=0o700, exist_ok=True)
@@ -75,4 +74,4 @@ def _start(run: Path, author: str, *words: str) -> None:
             command = ["cure", *words, f"--by={author}", "--", str(run.absolute())]
             _started[run] = start_apart(command, output)
     except (OSError, ValueError) as error:
-        raise BranchError(f"the cure was not started: {error}") from error
+        raise SteeringError(f"the cure was not started: {error}") from error

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from echoscope.store.log.layout import run_name
 from echoscope.store.query.listing import RunRow
+from echoscope.store.steer.steering import SteeringError
 from echoscope.text.progress_lines import LINES, PROGRESS_VARIABLE, read_progress
 
 from ..data.foreign import Source
@@ -24,11 +26,6 @@ from .branching import last_lines, start_apart
 MAX_LIVE = 2
 """Imports of one dashboard at once."""
 _UNFIT = re.compile(r"[^A-Za-z0-9._]+")
-_SUFFIXES = (".zst", ".gz", ".bz2", ".xz", ".zip", ".jsonl", ".json", ".parquet", ".eval", ".csv")
-
-
-class ImportRefusedError(ValueError):
-    """An import that cannot be started, with the reason in a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +100,7 @@ def new_name(source: Source, root: Path) -> str:
     >>> new_name(Source(path=Path("/data/my run.jsonl")), Path("/nowhere"))
     'my-run'
     """
-    name = source.path.resolve().name
-    for suffix in _SUFFIXES:
-        name = name.removesuffix(suffix)
-    name = _UNFIT.sub("-", name).strip("-.")[:100] or "run"
+    name = _UNFIT.sub("-", run_name(source.path)).strip("-.")[:100] or "run"
     if not (root / name).exists():
         return name
     names = (f"{name}-imported{'' if number < 2 else f'-{number}'}" for number in range(1, 10_000))
@@ -117,14 +111,14 @@ def start(source: Source, run_id: str, root: Path) -> Import:
     """Import a source into a run under the root, or add what is new in it.
 
     Raises:
-        ImportRefusedError: too many are going on, or the system refuses.
+        SteeringError: too many are going on, or the system refuses.
     """
     with _lock:
         old = _imports.get(source.path)
         if old is not None and old.process.poll() is None:
             return old
         if sum(begun.process.poll() is None for begun in _imports.values()) >= MAX_LIVE:
-            raise ImportRefusedError(f"{MAX_LIVE} imports are going on; wait until one has ended")
+            raise SteeringError(f"{MAX_LIVE} imports are going on; wait until one has ended")
         output, errors = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115 -- kept
         target = f"--output={(root / run_id).absolute()}"
         command = ["import", target, "--", str(source.path.absolute())]
@@ -132,7 +126,7 @@ def start(source: Source, run_id: str, root: Path) -> Import:
             root.mkdir(parents=True, exist_ok=True)
             process = start_apart(command, output, errors, {PROGRESS_VARIABLE: LINES})
         except (OSError, ValueError) as error:
-            raise ImportRefusedError(f"the import was not started: {error}") from error
+            raise SteeringError(f"the import was not started: {error}") from error
         begun = Import(run_id=run_id, process=process, output=output, errors=errors)
         _imports[source.path] = begun
     return begun

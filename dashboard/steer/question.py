@@ -18,7 +18,6 @@ from ..escaping import visible
 from ..page import ui
 from ..page.problems import Problem
 from ..words import Colour
-from .branching import BranchError
 
 _DRAFT, _PROBLEM, _NAME = "draft", "draft_problem", "author_name"
 _AUTHOR, _REASON = "draft_author", "draft_reason"
@@ -36,7 +35,7 @@ class Draft:
     show: Callable[[], object]
     """Draws what would change."""
     do: Callable[[str, str], object]
-    """Does it, given who and why. Raises SteeringError, BranchError or Problem."""
+    """Does it, given who and why. Raises SteeringError or Problem."""
     failure: str
     """Two words for when that fails: `not sent`."""
     reason: str = ""
@@ -111,7 +110,7 @@ def _confirm(draft: Draft) -> None:
     st.session_state[_NAME] = author
     try:
         draft.do(author, reason)
-    except (SteeringError, BranchError, Problem) as error:
+    except (SteeringError, Problem) as error:
         st.session_state[_PROBLEM] = (draft.failure, str(error))
 
 

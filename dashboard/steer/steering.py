@@ -62,20 +62,17 @@ _UNDONE_BY: Mapping[CommandAction, CommandAction] = {
     CommandAction.PAUSE: CommandAction.RESUME,
     CommandAction.RESUME: CommandAction.PAUSE,
 }
-_AT_ONCE = (*_UNDONE_BY, CommandAction.CHECKPOINT, CommandAction.EVALUATE)
-"""Sent at one click: each loses nothing. All others are asked about first."""
-_PENDING: Mapping[CommandAction, str] = {
-    CommandAction.PAUSE: "The run pauses when the current step ends.",
-    CommandAction.RESUME: "The run goes on now.",
-    CommandAction.CHECKPOINT: "A checkpoint is written when the current step ends.",
-    CommandAction.EVALUATE: "The run evaluates with its next step.",
+_AT_ONCE: Mapping[CommandAction, tuple[str, str]] = {
+    CommandAction.PAUSE: ("The run pauses when the current step ends.", "Paused"),
+    CommandAction.RESUME: ("The run goes on now.", "Resumed"),
+    CommandAction.CHECKPOINT: (
+        "A checkpoint is written when the current step ends.",
+        "Checkpoint written",
+    ),
+    CommandAction.EVALUATE: ("The run evaluates with its next step.", "Evaluation asked for"),
 }
-_DONE: Mapping[CommandAction, str] = {
-    CommandAction.PAUSE: "Paused",
-    CommandAction.RESUME: "Resumed",
-    CommandAction.CHECKPOINT: "Checkpoint written",
-    CommandAction.EVALUATE: "Evaluation asked for",
-}
+"""Sent at one click, because each loses nothing: what is said while it waits, and once it is done.
+All others are asked about first."""
 _SENT, _NOT_SENT = "sent_command", "not_sent"
 """Session state: the command that was sent at one click last, and why none was."""
 _BUTTON_PX = 104
@@ -247,12 +244,13 @@ def _news(run_id: str, now: Standing, states: Sequence[CommandState]) -> None:
 def news_words(state: CommandState) -> str:
     """What became of a command that was sent at one click: `Paused after step 12 by you.`"""
     action = state.command.action
+    pending, done = _AT_ONCE[action]
     if state.ack is None:
-        return _PENDING[action]
+        return pending
     if state.ack.outcome is not CommandOutcome.APPLIED:
         detail = f": {state.ack.detail}" if state.ack.detail else ""
         return f"{_title(action)} was {state.ack.outcome.value}{detail}."
-    return f"{_DONE[action]} {answered_after(state.ack)} by you."
+    return f"{done} {answered_after(state.ack)} by you."
 
 
 def undo_of(state: CommandState, now: Standing) -> CommandAction | None:

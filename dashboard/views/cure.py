@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,21 +17,13 @@ from echoscope.dashboard.live import figures
 from echoscope.dashboard.live.refreshing import beat
 from echoscope.dashboard.page import links, ui
 from echoscope.dashboard.steer import curing, question
-from echoscope.dashboard.steer.branching import BranchError
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
 from echoscope.diagnostics.judge.proposals import proposals_of
-from echoscope.diagnostics.tools.curing import (
-    HELD,
-    cure_of,
-    standing,
-    success_of,
-    table,
-)
+from echoscope.diagnostics.tools.curing import HELD, best_success, cure_of, standing, table
 from echoscope.store.errors import StoreError
-from echoscope.store.reader import RunReader
 from echoscope.store.steer.cures import Cure, is_being_cured, read_cure
-from echoscope.store.steer.steering import override_words, why_no_branch
+from echoscope.store.steer.steering import SteeringError, override_words, why_no_branch
 from echoscope.text.amounts import counted, percent
 
 EVERY_S = 3.0
@@ -43,13 +34,7 @@ _NUMBER_PX = 180
 
 proposed = queries.kept(proposals_of)
 stand_of = queries.kept(standing)
-
-
-@queries.kept
-def best_of(run: RunReader) -> float:
-    """The best success of a run."""
-    rates = [rate for rate in success_of(run).values() if math.isfinite(rate)]
-    return max(rates, default=math.nan)
+best_of = queries.kept(best_success)
 
 
 def draw(run_id: str) -> None:
@@ -195,7 +180,7 @@ def _compare(path: Path, steps: int, minutes: int) -> None:
 def _do(act: Callable[[], None]) -> None:
     try:
         act()
-    except BranchError as error:
+    except SteeringError as error:
         st.error(plain(str(error), 500))
         return
     st.rerun()

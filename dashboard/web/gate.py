@@ -68,23 +68,15 @@ class Policy:
     password: str = field(default="", repr=False)
     """Empty for none."""
     token: str = field(default="", repr=False)
-    """Of the printed link; empty where there is a password, or where nobody wants one."""
+    """Of the printed link, 192 random bits; empty where there is a password, or where nobody wants
+    one."""
     script_hashes: tuple[str, ...] = ()
     """`sha256-...` of the inline scripts of the front page."""
-
-    @property
-    def is_loopback(self) -> bool:
-        return is_loopback(self.address)
 
     @property
     def secret(self) -> str:
         """What opens a session; empty where none is needed."""
         return self.password or self.token
-
-
-def new_token() -> str:
-    """192 random bits, fit for an address."""
-    return secrets.token_urlsafe(24)
 
 
 def require_safe(address: str, password: str, *, is_read_only: bool) -> None:
@@ -116,7 +108,7 @@ def is_known_host(policy: Policy, host: str) -> bool:
         return False
     if name in _LOOPBACK:
         return True
-    if policy.is_loopback:
+    if is_loopback(policy.address):
         return False
     try:
         ipaddress.ip_address(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import secrets
 import socket
 import sys
 import threading
@@ -32,7 +33,6 @@ from .gate import (
     Gate,
     Policy,
     inline_script_hashes,
-    new_token,
     require_safe,
 )
 from .kept_files import KeptFiles
@@ -110,15 +110,11 @@ class Listening:
         return f"{self.url}{path}?{query}" if query else self.url + path.rstrip("/")
 
 
-class PortError(OSError):
-    """No port could be opened."""
-
-
 def configure_streamlit(policy: Policy) -> None:
     """Everything that Streamlit reads from its configuration."""
     from streamlit import config
 
-    names = ["localhost", "127.0.0.1", "::1"] if policy.is_loopback else ["*"]
+    names = ["localhost", "127.0.0.1", "::1"] if is_loopback(policy.address) else ["*"]
     for key, value in {**STREAMLIT, "server.allowedHosts": names}.items():
         config.set_option(key, value)
     config.set_option("server.address", policy.address)
@@ -148,16 +144,16 @@ def open_port(address: str, port: int, *, is_exact: bool) -> socket.socket:
     """A socket that listens on `port`, or on one of the next where it is taken and not exact.
 
     Raises:
-        PortError: no port could be opened.
+        OSError: no port could be opened.
     """
     last = port if is_exact or port == 0 else port + PORTS_TRIED
     for candidate in range(port, min(last, 65_535) + 1):
         try:
             return listening(address, candidate)
-        except OSError as error:
+        except OSError:
             if candidate == last:
-                raise PortError(str(error)) from error
-    raise PortError(f"{port} is no port; one lies between 0 and 65535")
+                raise
+    raise OSError(f"{port} is no port; one lies between 0 and 65535")
 
 
 def serve(
@@ -177,7 +173,7 @@ def serve(
 
     Raises:
         ExposureError: others could steer runs without a password.
-        PortError: the port is taken.
+        OSError: the port is taken.
     """
     import asyncio
 
@@ -186,7 +182,7 @@ def serve(
     opened = open_port(address, DEFAULT_PORT if port is None else port, is_exact=port is not None)
     with opened:
         actual = opened.getsockname()[1]
-        token = new_token() if has_token and not password else ""
+        token = secrets.token_urlsafe(24) if has_token and not password else ""
         policy = Policy(address=address, port=actual, password=password, token=token)
         app = make_app(settings, policy)
         host = host_in_url("127.0.0.1" if address == "localhost" else address)

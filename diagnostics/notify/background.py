@@ -27,7 +27,7 @@ class BackgroundQueue:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[Job] = deque(maxlen=MAX_WAITING)
         self._changed = threading.Condition()
         self._is_closed = False
         self._begun_at: float | None = None
@@ -38,8 +38,6 @@ class BackgroundQueue:
         with self._changed:
             if self._is_closed:
                 return
-            if len(self._waiting) >= MAX_WAITING:
-                self._waiting.popleft()
             self._waiting.append(job)
             self._changed.notify_all()
             if self._thread is None:

@@ -18,7 +18,7 @@ from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
 from ..config import NotifyConfig
 from ..judge.record import Verdict
 from .background import BackgroundQueue
-from .message import Message, of_verdict
+from .message import Message, Occasion, of_verdict
 from .sending import Send, SendError, name_of, sender
 
 WAITS_S = (2.0, 10.0, 60.0)
@@ -48,7 +48,8 @@ class Notifier:
         on_message: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config, self._run, self._clock = config, run, clock
+        self._config, self._clock = config, clock
+        self._about = partial(of_verdict, run=run, dashboard_url=config.dashboard_url)
         self._lines = [
             _Line(target, sender(target, os.environ), on_message) for target in config.targets
         ]
@@ -84,12 +85,7 @@ class Notifier:
             text: one paragraph.
         """
         if self._lines:
-            told = of_verdict(
-                verdict(),
-                run=self._run,
-                occasion="guard",
-                dashboard_url=self._config.dashboard_url,
-            )
+            told = self._about(verdict(), occasion="guard")
             self._tell(replace(told, text=text, evidence=(), advice=""))
 
     def close(self, status: str, verdict: Callable[[], Verdict] | None = None) -> None:
@@ -108,14 +104,8 @@ class Notifier:
 
     def _message(self, verdict: Verdict, *, status: str = "") -> Message:
         alarms, self._pending = self._pending, []
-        return of_verdict(
-            verdict,
-            alarms,
-            run=self._run,
-            occasion="end" if status else "alarm",
-            status=status,
-            dashboard_url=self._config.dashboard_url,
-        )
+        occasion: Occasion = "end" if status else "alarm"
+        return self._about(verdict, alarms, occasion=occasion, status=status)
 
     def _tell(self, message: Message) -> None:
         for line in self._lines:

@@ -95,7 +95,6 @@ def _copied(reader: RunReader, mirror: Mirror, steps: list[int], episodes: int) 
             run_id=reader.run_id,
             step=step,
             phase="train",
-            policy_version=None,
             wall_time=0.0,
             values=values,
         )

@@ -138,23 +138,26 @@ def compare(run: Path, cure: Cure, *, minutes: float, on_change: OnChange) -> Cu
 
 def _without_losers(run: Path, cure: Cure, on_change: OnChange) -> Cure:
     """End the branches that collapse, or are worse than the best beyond chance."""
-    stands = {
-        index: standing(open_run(run.parent / arm.run_id), arm.checkpoint)
-        for index, arm in enumerate(cure.arms)
-        if arm.run_id and not arm.ended
-    }
-    levels = [stand.interval[0] for stand in stands.values() if not math.isnan(stand.level)]
+    stands = list(_compared(run, cure))
+    levels = [stand.interval[0] for _, _, stand in stands if not math.isnan(stand.level)]
     best = max(levels, default=math.nan)
-    for index, stand in stands.items():
+    for number, _, stand in stands:
         why = ""
         if stand.alarms:
             why = f"{stand.alarms[0]} is critical after {stand.num_trained} steps"
         elif stand.interval[1] < best:
             why = f"success {percent(stand.level)} is below the best beyond chance"
         if why:
-            cure = cure.with_arm(index, ended=why)
-            on_change(cure, f"treatment {index + 1} ended early: {why}")
+            cure = cure.with_arm(number - 1, ended=why)
+            on_change(cure, f"treatment {number} ended early: {why}")
     return cure
+
+
+def _compared(run: Path, cure: Cure) -> Iterator[tuple[int, Arm, Standing]]:
+    """The branches that are still compared, numbered from 1, and how they do."""
+    for number, arm in enumerate(cure.arms, 1):
+        if arm.run_id and not arm.ended:
+            yield number, arm, standing(open_run(run.parent / arm.run_id), arm.checkpoint)
 
 
 def winner(run: Path, cure: Cure) -> tuple[Arm | None, str]:
@@ -163,17 +166,11 @@ def winner(run: Path, cure: Cure) -> tuple[Arm | None, str]:
     Raises:
         StoreError: a run cannot be read.
     """
-    stands = [
-        (standing(open_run(run.parent / arm.run_id), arm.checkpoint), number, arm)
-        for number, arm in enumerate(cure.arms, 1)
-        if arm.run_id and not arm.ended
-    ]
-    stands = [entry for entry in stands if not math.isnan(entry[0].level)]
+    stands = [entry for entry in _compared(run, cure) if not math.isnan(entry[2].level)]
     if not stands:
         return None, "No treatment has a success to compare: train the branches longer (--steps)."
-    stand, number, arm = max(stands, key=lambda entry: (entry[0].level, -entry[1]))
-    rates = success_of(open_run(run)).values()
-    best = max((rate for rate in rates if math.isfinite(rate)), default=math.nan)
+    number, arm, stand = max(stands, key=lambda entry: (entry[2].level, -entry[0]))
+    best = best_success(open_run(run))
     pairs = " ".join(override_words(arm.settings))
     level = f"success {percent(stand.level)} with {pairs}"
     if not stand.level >= HELD * best:
@@ -224,6 +221,11 @@ def success_of(reader: RunReader) -> dict[int, float]:
         return rates
     steps, values = reader.metrics("rollout/success_rate")
     return dict(zip(steps.tolist(), values.tolist(), strict=True))
+
+
+def best_success(reader: RunReader) -> float:
+    """The best of `success_of`; NaN without any."""
+    return max(filter(math.isfinite, success_of(reader).values()), default=math.nan)
 
 
 def _num_tasks(reader: RunReader, num_rows: int) -> int:

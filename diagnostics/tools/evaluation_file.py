@@ -88,14 +88,11 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Estimate):
     """How the second of two evaluations differs from the first."""
 
     first: Evaluation
     second: Evaluation
-    difference: float
-    low: float
-    high: float
     num_pairs: int
     """Questions that both files have; 0 where they were compared as two samples."""
 
@@ -108,7 +105,7 @@ class Comparison:
         is_share = self.first.rate.is_share
         low = _change(self.low, is_share).removesuffix(" points")
         ends = f"{low} to {_change(self.high, is_share)}"
-        verb = "is higher" if self.difference > 0 else "is lower"
+        verb = "is higher" if self.value > 0 else "is lower"
         what = "success" if is_share else "the mean score"
         verdict = (
             f"In the second file {what} {verb}, beyond chance."
@@ -120,7 +117,7 @@ class Comparison:
             how = f"paired by {counted(self.num_pairs, 'question')} that both files have"
         return "\n".join(
             (
-                f"{verdict} Difference: {_change(self.difference, is_share)} "
+                f"{verdict} Difference: {_change(self.value, is_share)} "
                 f"(95 % interval {ends}; {how}).",
                 f"  {self.first.path}: {self.first.rate.words}",
                 f"  {self.second.path}: {self.second.rate.words}",
@@ -130,7 +127,7 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         return {
             "kind": "comparison",
-            "difference": self.difference,
+            "difference": self.value,
             "low": self.low,
             "high": self.high,
             "num_pairs": self.num_pairs,
@@ -251,19 +248,11 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
         )
     shared = [question for question in first.scores if question in second.scores]
     smaller = min(len(first.scores), len(second.scores))
-    is_paired = bool(shared) and len(shared) >= LEAST_SHARED * smaller
-    if is_paired:
-        apart = _paired(first, second, shared)
+    if not shared or len(shared) < LEAST_SHARED * smaller:
+        shared, apart = [], unpaired_estimate(second.rate, first.rate)
     else:
-        apart = unpaired_estimate(second.rate, first.rate)
-    return Comparison(
-        first=first,
-        second=second,
-        difference=apart.value,
-        low=apart.low,
-        high=apart.high,
-        num_pairs=len(shared) * is_paired,
-    )
+        apart = _paired(first, second, shared)
+    return Comparison(**asdict(apart), first=first, second=second, num_pairs=len(shared))
 
 
 def _paired(first: Evaluation, second: Evaluation, shared: Sequence[str]) -> Estimate:

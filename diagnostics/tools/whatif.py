@@ -159,12 +159,10 @@ class WhatIfRow:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "step": self.step,
+            **json_value(self),
             "settings": json_value(self.settings.model_dump(mode="json")),
             "simulated": self.simulated.to_json(),
             "recorded": None if self.recorded is None else self.recorded.to_json(),
-            "reason": self.reason,
-            "groups": json_value(self.groups),
         }
 
 

@@ -17,6 +17,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from echoscope.text.strict_json import each_key_once
+
 from ..errors import RunBusyError, StoreError
 
 
@@ -34,13 +36,14 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def open_regular(path: Path) -> BufferedReader:
+def open_regular(path: Path, *, follows_links: bool = True) -> BufferedReader:
     """Open a file for reading, and never wait for a pipe or read a device that does not end.
 
     Raises:
         OSError: not there, or no regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags if follows_links else flags | os.O_NOFOLLOW)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
@@ -95,21 +98,13 @@ def read_json_object(path: Path) -> dict[str, Any]:
         StoreError: unreadable, or not a JSON object.
     """
     try:
-        value = json.loads(read_regular(path), object_pairs_hook=_each_key_once)
+        value = json.loads(read_regular(path), object_pairs_hook=each_key_once)
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{path}: not JSON ({error})") from error
     if not isinstance(value, dict):
         raise StoreError(f"{path}: holds no JSON object")
-    return value
-
-
-def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Our files name no key twice; a file that does was changed."""
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise ValueError("it names a key twice")
     return value
 
 
@@ -166,19 +161,26 @@ def take_lock(descriptor: int, wait_s: float) -> bool:
 
 
 @contextlib.contextmanager
-def locked_folder(folder: Path, wait_s: float) -> Iterator[bool]:
-    """Lock a folder itself, which leaves no file; False where another process holds it so long.
+def changing(path: Path, wait_s: float = 5.0) -> Iterator[None]:
+    """Nobody else changes a small file meanwhile, which is read, changed and replaced as a whole.
 
-    For small files of a root that are read, changed and replaced as a whole.
+    The folder itself is locked, which leaves no file.
 
     Raises:
-        OSError: the folder cannot be opened.
+        StoreError: another process holds the lock for so long, or the disk refuses.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield take_lock(descriptor, wait_s)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if not take_lock(descriptor, wait_s):
+                raise StoreError(f"somebody else is changing {path}; try again")
+            yield
+        finally:
+            os.close(descriptor)
+    except StoreError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}; nothing was changed") from error
 
 
 class FileLock:

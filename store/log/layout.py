@@ -210,6 +210,18 @@ def run_meant(path: Path) -> Path | None:
     return next((meant for meant in candidates if Layout(meant).is_run), None)
 
 
+_ENDS_OF_PACKED = (".zst", ".gz", ".bz2", ".xz", ".zip")
+_ENDS_OF_FILES = (".jsonl", ".json", ".parquet", ".eval", ".csv", ".tsv", ".log", ".db", ".wandb")
+
+
+def run_name(path: Path) -> str:
+    """The name of the run that is made of another trainer's file or folder."""
+    name = path.resolve().name
+    for suffix in (*_ENDS_OF_PACKED, *_ENDS_OF_FILES):
+        name = name.removesuffix(suffix)
+    return name or "imported"
+
+
 def shown_path(path: Path) -> str:
     """A path as a person in this folder would type it: relative where it lies below.
 

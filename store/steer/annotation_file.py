@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..errors import AnnotationError, StoreError
-from ..log.durable import sync_path, take_lock, write_all
+from ..log.durable import open_regular, sync_path, take_lock, write_all
 from ..log.layout import Layout
 from ..log.remote.pulling import refuse_copy
 
@@ -29,7 +29,7 @@ _MAX_TIME_S = 1e12
 _PATIENCE_S = 5.0
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """No control characters, no marks that turn text around."""
     if not text.isprintable():
         raise ValueError("must be printable and of one line")
@@ -42,9 +42,9 @@ def _trimmed(text: str) -> str:
     return text
 
 
-_Author = Annotated[str, Field(max_length=MAX_AUTHOR_CHARS), AfterValidator(_one_line)]
+_Author = Annotated[str, Field(max_length=MAX_AUTHOR_CHARS), AfterValidator(one_line)]
 Label = Annotated[
-    str, Field(max_length=MAX_LABEL_CHARS), AfterValidator(_one_line), AfterValidator(_trimmed)
+    str, Field(max_length=MAX_LABEL_CHARS), AfterValidator(one_line), AfterValidator(_trimmed)
 ]
 """A word or a few on one line: a tag of a run, a label of an episode."""
 NoteText = Annotated[str, Field(max_length=MAX_NOTE_CHARS)]
@@ -90,15 +90,13 @@ def read_changes(path: Path, kinds: TypeAdapter[T]) -> list[T]:
         StoreError: the file cannot be read, is no regular file or is larger than 4 MiB.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | _SAFE)
+        file = open_regular(path, follows_links=False)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
-    try:
-        return _parsed(_read_all(path, descriptor), kinds)
-    finally:
-        os.close(descriptor)
+    with file:
+        return _parsed(_read_all(path, file.fileno()), kinds)
 
 
 def append_changes(

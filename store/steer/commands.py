@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Set
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StoreError
-from ..log.durable import replace_file, with_checksum, without_checksum
+from ..log.durable import open_regular, replace_file, with_checksum, without_checksum
 from ..log.index import RunIndex, read_run_json
 from ..log.layout import Layout
 from ..log.remote.pulling import RemoteRun
@@ -96,11 +95,7 @@ def _row(command: Command) -> dict[str, Any]:
 
 def _load(path: Path) -> dict[str, Any]:
     """The object in a file. Raises ValueError, TypeError, RecursionError or OSError."""
-    # Not a link, a pipe or a device: those may lead anywhere or never end.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("not a regular file")
+    with open_regular(path, follows_links=False) as file:  # a link may lead anywhere
         data = file.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
         raise ValueError(f"more than {_MAX_BYTES} bytes")

@@ -30,8 +30,9 @@ from pydantic import (
 from echoscope.text.yaml_text import YamlError, read_yaml_file
 
 from ..errors import AnnotationError, StoreError
-from ..log.durable import locked_folder, replace_file
-from ..log.remote.pulling import RemoteRoot
+from ..log.durable import changing, replace_file
+from ..log.remote.pulling import refuse_copy_of_root
+from .annotation_file import one_line
 
 FILE = "panels.yaml"
 MAX_PAGES = 20
@@ -42,17 +43,10 @@ HEIGHTS = (140, 900)
 """Pixels: the lowest and the highest panel."""
 MAX_SQL = 20_000
 """Characters of a query."""
-_PATIENCE_S = 5.0
 
 
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("must be of one line and printable")
-    return text
-
-
-_Line = Annotated[str, StringConstraints(max_length=120), AfterValidator(_printable)]
-_Key = Annotated[str, StringConstraints(min_length=1, max_length=300), AfterValidator(_printable)]
+_Line = Annotated[str, StringConstraints(max_length=120), AfterValidator(one_line)]
+_Key = Annotated[str, StringConstraints(min_length=1, max_length=300), AfterValidator(one_line)]
 PageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,39}$")]
 
 
@@ -192,20 +186,11 @@ def _place(pages: Mapping[str, list[Panel]], page: str, panel: Panel) -> int:
 @contextmanager
 def _changing(root: Path) -> Iterator[dict[str, list[Panel]]]:
     """What the file says now, to be changed; readers see the old file or the new one."""
-    path, remote = root / FILE, RemoteRoot.of(root)
-    if remote is not None:
-        raise StoreError(f"{root} is a copy of {remote.bucket.url}, which is only read")
-    try:
-        with locked_folder(root, _PATIENCE_S) as is_mine:
-            if not is_mine:
-                raise StoreError("somebody else is changing panels; try again")
-            pages = {name: list(panels) for name, panels in read_pages(root).items()}
-            yield pages
-            replace_file(path, _text(pages).encode())
-    except StoreError:
-        raise
-    except OSError as error:
-        raise StoreError(f"{path}: {error.strerror or error}; nothing was changed") from error
+    refuse_copy_of_root(root)
+    with changing(root / FILE):
+        pages = {name: list(panels) for name, panels in read_pages(root).items()}
+        yield pages
+        replace_file(root / FILE, _text(pages).encode())
 
 
 def _text(pages: Pages) -> str:

@@ -29,12 +29,13 @@ CHECKPOINT = "checkpoint.step"
 """Key of a rewind's settings that names the checkpoint; no setting of a run has this name."""
 GUARD = "guard"
 """Who issues a rewind that nobody asked for."""
-NOT_BY_COMMAND = frozenset(
+_NOT_BY_COMMAND = frozenset(
     {"branched_from", "data", "file", "from_run", "function", "observers", "path", "url"}
 )
 """Parts of keys that name files, code or addresses: nobody changes those from outside."""
 _KEY = re.compile(r"[a-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+){0,9}")
-_WORD = re.compile(r"[A-Za-z0-9_.+-]{1,200}")
+WORD = re.compile(r"[A-Za-z0-9_.+-]{1,200}")
+"""What a value from outside may be, if it is a text."""
 MAX_SETTINGS = 64
 
 
@@ -86,14 +87,21 @@ def why_no_order(settings: Mapping[str, Any]) -> str:
     if len(settings) > MAX_SETTINGS:
         return f"{len(settings)} settings, at most {MAX_SETTINGS} can change"
     for key, value in settings.items():
-        if not _KEY.fullmatch(key):
-            return f"{key[:80]!r} is not a dotted key such as optim.lr"
-        if NOT_BY_COMMAND.intersection(key.split(".")):
-            return f"{key} names a file, code or an address: use `echoscope ctl RUN branch`"
+        if why := why_no_key(key):
+            return why
         for entry in value if isinstance(value, list) else [value]:
-            is_word = isinstance(entry, str) and _WORD.fullmatch(entry) is not None
+            is_word = isinstance(entry, str) and WORD.fullmatch(entry) is not None
             if not is_word and not (entry is None or isinstance(entry, bool | int | float)):
                 return f"the value of {key} must be a word, a number, or a list of those"
+    return ""
+
+
+def why_no_key(key: str) -> str:
+    """Why nobody may change such a setting from outside, in a sentence; empty where one may."""
+    if not _KEY.fullmatch(key):
+        return f"{key[:80]!r} is not a dotted key such as optim.lr"
+    if _NOT_BY_COMMAND.intersection(key.split(".")):
+        return f"{key} names a file, code or an address: use `echoscope ctl RUN branch`"
     return ""
 
 

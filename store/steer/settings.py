@@ -47,6 +47,22 @@ class LiveSettings:
         )
 
 
+def flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested configuration by dotted key: `envs.train.0.env`. Lists without mappings are values.
+
+    >>> flat({"optim": {"lr": 0.1, "betas": [0.9, 0.99]}, "envs": [{"env": "lake"}]})
+    {'optim.lr': 0.1, 'optim.betas': [0.9, 0.99], 'envs.0.env': 'lake'}
+    """
+    if isinstance(config, list) and any(isinstance(entry, Mapping) for entry in config):
+        config = dict(enumerate(config))
+    if not isinstance(config, Mapping) or not config:
+        return {prefix: config}
+    out: dict[str, Any] = {}
+    for key, below in config.items():
+        out |= flat(below, f"{prefix}.{key}" if prefix else str(key))
+    return out
+
+
 def live_settings(run: RunReader) -> LiveSettings:
     """The live settings of a stored run, as its trainer had them."""
     initial = {

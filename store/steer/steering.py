@@ -24,6 +24,7 @@ from ..records import ALARM_AUTHOR, Command, CommandAction, CommandOutcome
 from ..status import Origin, halts_of, origin_of, trainer_name
 from .commands import new_command, post
 from .rewinds import why_no_order
+from .settings import flat
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -91,7 +92,8 @@ _ENDS_A_PAUSE = (
 
 
 class SteeringError(ValueError):
-    """A command that must not be sent: the message names the value, the rule and the way out."""
+    """An order that must not or cannot be given: the message names the value, the rule and the way
+    out."""
 
 
 class WrongSettingError(SteeringError):
@@ -300,29 +302,21 @@ def _inert_words(info: RunInfo, after: Mapping[str, Any], key: str) -> str:
     holds if every setting of `when` has one of the values there, and none of `unless` has.
     """
 
-    def value_of(name: str) -> Any:
-        """A setting after the change: live, or fixed in the configuration; None if unknown."""
-        if name in after:
-            return after[name]
-        value: Any = info.config
-        for part in name.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return value
-
+    known = {**flat(info.config), **after}
     schema = info.live_knobs.get(key)
     rules = schema.get("inert", ()) if isinstance(schema, Mapping) else ()
     for rule in rules:
         when, unless = rule.get("when", {}), rule.get("unless", {})
-        if not all(value_of(name) in values for name, values in when.items()):
+        if not all(known.get(name) in values for name, values in when.items()):
             continue
-        if any(value_of(name) in values for name, values in unless.items()):
+        if any(known.get(name) in values for name, values in unless.items()):
             continue
         why = rule["why"]
         for name in (*when, *unless):
-            why = why.replace(f"{{{name}}}", str(value_of(name)))
+            why = why.replace(f"{{{name}}}", str(known.get(name)))
         if "keys_in" not in rule:
             return f"has no effect: {why}"
-        silent = value_of(rule["keys_in"]) or ()
+        silent = known.get(rule["keys_in"]) or ()
         keys = [each for each in after[key] if each in silent]
         if keys:
             return f"has no effect for {', '.join(keys)}: {why}"
@@ -335,6 +329,13 @@ def os_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container may run under a number that has no name
         return str(os.getuid())
+
+
+def check_texts(reason: str, author: str) -> None:
+    """Raises SteeringError where why an order is given, or who gives it, is too long to be kept."""
+    for name, text, limit in (("reason", reason, MAX_REASON), ("author", author, MAX_AUTHOR)):
+        if len(text) > limit:
+            raise SteeringError(f"the {name} has {len(text)} characters, at most {limit} are kept")
 
 
 def prepare(
@@ -360,9 +361,7 @@ def prepare(
         check_settings(info.live_knobs, settings or {})
     if action is CommandAction.REWIND and (why := why_no_order(settings or {})):
         raise WrongSettingError(why)
-    for name, text, limit in (("reason", reason, MAX_REASON), ("author", issued_by, MAX_AUTHOR)):
-        if len(text) > limit:
-            raise SteeringError(f"the {name} has {len(text)} characters, at most {limit} are kept")
+    check_texts(reason, issued_by)
     return new_command(
         info.run_id, action, settings=settings, issued_by=issued_by, reason=reason.strip()
     )

@@ -61,14 +61,18 @@ def test_an_error_says_what_to_do(words: list[str], sentence: str, type_command:
 
 
 @pytest.mark.parametrize(
-    ("config", "how"),
-    [({"imported": {"trainer": "verl"}}, "imported"), ({"recorded": True}, "recorded")],
+    ("config", "why"),
+    [
+        ({"imported": {"trainer": "verl"}}, "The weights of this run are with another trainer"),
+        ({"recorded": True}, "The weights of this run are with another trainer"),
+        ({"evaluation": {}}, "This run is an evaluation: it has no weights to branch from."),
+    ],
 )
 def test_a_run_without_weights_does_not_branch(
-    config: dict[str, Any], how: str, here: Path, type_command: Typed
+    config: dict[str, Any], why: str, here: Path, type_command: Typed
 ) -> None:
     path = here / "run"
     RunWriter.create(path, run_id="run", name="run", config=config).close(status="finished")
     answer = type_command("ctl", str(path), "branch")
     assert answer.code != 0
-    assert f"run: was {how}: it has no weights, so it cannot branch" in answer.err
+    assert f"run: {why}" in answer.err

@@ -83,7 +83,10 @@ def test_train_then_adapt_then_merge(
         (("generate", "bandit", "--careful", "2", "-o", "x.jsonl"), "must lie in [0, 1]"),
         (("generate", "bandit", "-o", "."), "is a folder; name a file"),
         (("train", "missing.jsonl", "-o", "x"), "cannot read missing.jsonl"),
-        (("train", "missing.jsonl", "--lr", "-1", "-o", "x"), "lr: "),
+        (
+            ("train", "missing.jsonl", "--lr", "-1", "-o", "x"),
+            "lr is -1.0, but must be more than 0",
+        ),
         (("train", "missing.jsonl", "--save-dtype", "int8", "-o", "x"), "--save-dtype is 'int8'"),
         (("merge", "missing", "-o", "x"), "holds no adapters"),
     ],

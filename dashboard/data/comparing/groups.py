@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 
 from echoscope.diagnostics.judge.advice.situation import SettingsChange
+from echoscope.store.steer.settings import flat
 
-from ...words import flat, setting_words
+from ...words import setting_words
 
 MISSING = "not set"
 EACH_RUN = "run"

@@ -27,9 +27,9 @@ from echoscope.store.log.index import RunIndex
 from echoscope.store.query.listing import RunDetails, RunRow, details_of
 from echoscope.store.query.summary import NOTHING_PACKED, RunSummary, summary_of
 from echoscope.store.status import Origin
+from echoscope.store.steer.settings import flat
 
 from ...page.problems import Problem
-from ...words import flat
 from .. import queries
 
 REST = 0.3

@@ -13,8 +13,8 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
 from echoscope.store.errors import StoreError
-from echoscope.store.log.durable import locked_folder, open_regular, replace_file
-from echoscope.store.log.remote.pulling import RemoteRoot
+from echoscope.store.log.durable import changing, open_regular, replace_file
+from echoscope.store.log.remote.pulling import refuse_copy_of_root
 
 FILE = ".views.json"
 PARAMS = ("filter", "sort", "group", "cols", "curve", "curves", "open")
@@ -23,18 +23,13 @@ MAX_VIEWS = 100
 MAX_NAME = 60
 MAX_QUERY = 4_000
 MAX_BYTES = 1_000_000
-_PATIENCE_S = 5.0
-
-
-class ViewError(StoreError):
-    """A view cannot be saved or removed; nothing was changed."""
 
 
 def read_views(root: Path) -> dict[str, dict[str, str]]:
     """Name -> parameters, in the order of the names; no file is no view.
 
     Raises:
-        ViewError: the file cannot be read or is damaged.
+        StoreError: the file cannot be read or is damaged.
     """
     path = root / FILE
     try:
@@ -43,7 +38,7 @@ def read_views(root: Path) -> dict[str, dict[str, str]]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise ViewError(f"{path}: {error.strerror or error}") from error
+        raise StoreError(f"{path}: {error.strerror or error}") from error
     try:
         if len(data) > MAX_BYTES:
             raise ValueError(f"more than {MAX_BYTES:,} bytes")
@@ -53,8 +48,8 @@ def read_views(root: Path) -> dict[str, dict[str, str]]:
             for name, query in entries.items()
             if len(str(query)) <= MAX_QUERY
         }
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ViewError) as error:
-        raise ViewError(f"{path} holds no saved views ({error}); repair or remove it") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, StoreError) as error:
+        raise StoreError(f"{path} holds no saved views ({error}); repair or remove it") from error
     return dict(sorted(views.items(), key=lambda item: item[0].lower()))
 
 
@@ -62,16 +57,16 @@ def save_view(root: Path, name: str, params: Mapping[str, str]) -> None:
     """Keep parameters under a name, in place of those that it has.
 
     Raises:
-        ViewError: the name is not fit, there are too many views, or the disk refuses.
+        StoreError: the name is not fit, there are too many views, or the disk refuses.
     """
     name = checked_name(name)
     saved_params = {key: value for key, value in params.items() if key in PARAMS and value}
     if len(urlencode(saved_params)) > MAX_QUERY:
-        raise ViewError(f"the view {name!r} is too long to be kept; use fewer columns")
+        raise StoreError(f"the view {name!r} is too long to be kept; use fewer columns")
 
     def change(views: dict[str, dict[str, str]]) -> None:
         if name not in views and len(views) >= MAX_VIEWS:
-            raise ViewError(f"there are {MAX_VIEWS} saved views already; delete one first")
+            raise StoreError(f"there are {MAX_VIEWS} saved views already; delete one first")
         views[name] = saved_params
 
     _change(root, change)
@@ -83,10 +78,10 @@ def delete_view(root: Path, name: str) -> None:
 
 
 def checked_name(name: str) -> str:
-    """Raises ViewError where a name is not fit to be shown and typed."""
+    """Raises StoreError where a name is not fit to be shown and typed."""
     name = name.strip()
     if not name or len(name) > MAX_NAME or not name.isprintable():
-        raise ViewError(
+        raise StoreError(
             f"{name[:MAX_NAME]!r} is no name for a view: it takes 1 to {MAX_NAME} printable "
             "characters"
         )
@@ -98,19 +93,10 @@ def _params(query: str) -> dict[str, str]:
 
 
 def _change(root: Path, change: Callable[[dict[str, dict[str, str]]], object]) -> None:
-    remote = RemoteRoot.of(root)
-    if remote is not None:
-        raise ViewError(f"{root} is a copy of {remote.bucket.url}, which is only read")
-    try:
-        with locked_folder(root, _PATIENCE_S) as is_mine:
-            if not is_mine:
-                raise ViewError("somebody else is saving a view; try again")
-            views = read_views(root)
-            change(views)
-            entries = {name: urlencode(params) for name, params in sorted(views.items())}
-            text = json.dumps({"views": entries}, indent=1, ensure_ascii=False)
-            replace_file(root / FILE, text.encode())
-    except StoreError:
-        raise
-    except OSError as error:
-        raise ViewError(f"{root / FILE}: {error.strerror}; nothing was saved") from error
+    refuse_copy_of_root(root)
+    with changing(root / FILE):
+        views = read_views(root)
+        change(views)
+        entries = {name: urlencode(params) for name, params in sorted(views.items())}
+        text = json.dumps({"views": entries}, indent=1, ensure_ascii=False)
+        replace_file(root / FILE, text.encode())

@@ -14,9 +14,10 @@ from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.dashboard.data.run_table import condition, saved_views
 from echoscope.dashboard.data.run_table.columns import NOT_SORTED, OF_EVERY_RUN
-from echoscope.dashboard.data.run_table.saved_views import PARAMS, ViewError
+from echoscope.dashboard.data.run_table.saved_views import PARAMS
 from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.diagnostics.catalogue import metric
+from echoscope.store.errors import StoreError
 
 from ...data.run_table.columns import EVALUATED
 from ...escaping import visible
@@ -215,7 +216,7 @@ def apply_view() -> None:
         return
     try:
         views = saved_views.read_views(settings().root)
-    except ViewError as error:
+    except StoreError as error:
         ui.notice(str(error))
         return
     if name in views:
@@ -235,7 +236,7 @@ def _views() -> None:
     root = settings().root
     try:
         views = saved_views.read_views(root)
-    except ViewError as error:
+    except StoreError as error:
         st.text(visible(str(error), 400))
         return
     now = {p: st.query_params[p] for p in PARAMS if st.query_params.get(p)}

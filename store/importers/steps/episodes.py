@@ -155,7 +155,6 @@ def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> 
         run_id=run_id,
         step=step,
         phase="train",
-        policy_version=None,
         wall_time=time.time(),
         values={key: value for key, value in values.items() if not math.isnan(value)},
     )

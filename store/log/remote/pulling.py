@@ -359,6 +359,13 @@ def refuse_copy(layout: Layout) -> None:
         )
 
 
+def refuse_copy_of_root(root: Path) -> None:
+    """Raises StoreError for the copy of a root far away, whose files nobody changes."""
+    remote = RemoteRoot.of(root)
+    if remote is not None:
+        raise StoreError(f"{root} is a copy of {remote.bucket.url}, which is only read")
+
+
 def _state(path: Path) -> Mapping[str, Any] | None:
     if not (path / COPY_JSON).exists():
         return None

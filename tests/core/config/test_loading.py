@@ -20,7 +20,6 @@ from echoscope.core.config.loading import (
     recipe_description,
     recipe_names,
     validate,
-    value_at,
 )
 from echoscope.core.config.loss import GspoLossConfig, ModelCriticConfig
 from echoscope.core.config.settings import RunConfig
@@ -354,12 +353,6 @@ def test_the_live_schema_tells_a_form_all_it_needs(kind: str) -> None:
     assert schema["selection.strategy"]["enum"] == ["none", "top_p", "top_k", "top_k_abs", "min_p"]
     present = {key: entry["value"] for key, entry in schema.items()}
     assert apply_settings(config, present) == config
-
-
-def test_value_at_reads_a_dotted_key() -> None:
-    assert value_at(bandit("optim.lr=0.25"), "optim.lr") == 0.25
-    with pytest.raises(KeyError):
-        value_at(bandit(), "optim.lr.x")
 
 
 def test_an_override_turns_a_sink_on() -> None:

@@ -11,8 +11,9 @@ from recorded import metric
 
 from echoscope.core.config.loading import apply_settings, load_config, override
 from echoscope.core.config.settings import RunConfig
+from echoscope.core.run import build
 from echoscope.core.run.branching import plan_branch
-from echoscope.core.run.checkpoint import list_checkpoints, read_state, step_of
+from echoscope.core.run.checkpoint import list_checkpoints, read_state
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import (
     Judged,
@@ -21,6 +22,7 @@ from echoscope.core.run.observers import (
     StepObservation,
     StepObserver,
 )
+from echoscope.store.checkpoints import checkpoint_step
 from echoscope.store.log.committer import Committer
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import CommandState, open_run
@@ -283,7 +285,7 @@ class AsksForOne(Listener):
 
 @pytest.mark.long
 def test_the_checkpoint_before_the_onset_and_a_requested_one_are_never_deleted(
-    make_config: MakeConfig, tmp_path: Path
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 7 checkpoints `keep` leaves the newest; 3 is from before the onset, 1 was asked for."""
     path = tmp_path / "run"
@@ -293,8 +295,10 @@ def test_the_checkpoint_before_the_onset_and_a_requested_one_are_never_deleted(
         *("eval.before=false", "probe.every=0", "diagnostics.alarms.disabled=[LENGTH_SATURATION]"),
     )
     listener = AsksForOne(path)
-    start(config, path, listener, observers=[RaisesAtFour(earliest_onset_step=4)])
-    assert [step_of(found) for found in list_checkpoints(path)] == [1, 3, 6, 7]
+    watcher = RaisesAtFour(earliest_onset_step=4)
+    monkeypatch.setattr(build, "user_observers", lambda config: [watcher])
+    start(config, path, listener)
+    assert [checkpoint_step(found) for found in list_checkpoints(path)] == [1, 3, 6, 7]
     records = open_run(path).checkpoints()
     assert [(r.step, r.reason) for r in records][:2] == [(1, "command"), (3, "schedule")]
     assert any("the checkpoint of step 3 is from before step 4" in m for m in listener.messages)
@@ -310,12 +314,18 @@ def test_the_checkpoint_before_the_onset_and_a_requested_one_are_never_deleted(
     ("onset", "hint"), [(2, " A shorter checkpoint.every (2) helps."), (1, "")]
 )
 def test_a_critical_alarm_without_a_checkpoint_before_it_says_so(
-    onset: int, hint: str, make_config: MakeConfig, tmp_path: Path
+    onset: int,
+    hint: str,
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No checkpoint can be from between the start and step 1."""
     path = tmp_path / "run"
     config = make_config("steps=4", "checkpoint.every=2", "checkpoint.keep=1", *UNMEASURED)
     listener = Listener()
-    start(config, path, listener, observers=[RaisesAtFour(earliest_onset_step=onset)])
+    watcher = RaisesAtFour(earliest_onset_step=onset)
+    monkeypatch.setattr(build, "user_observers", lambda config: [watcher])
+    start(config, path, listener)
     sentence = f"No checkpoint is left from before step {onset}, where the change may have begun."
     assert sentence + hint in listener.messages

@@ -29,7 +29,6 @@ from echoscope.core.run.checkpoint import (
     load_weights,
     read_state,
     remove_checkpoints,
-    step_of,
 )
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
@@ -38,6 +37,7 @@ from echoscope.core.update.update import update
 from echoscope.store.checkpoints import (
     checkpoint_damage,
     checkpoint_path,
+    checkpoint_step,
     write_checkpoint_manifest,
 )
 from echoscope.store.models import shipped_folder
@@ -264,7 +264,7 @@ def test_a_slow_disk_delays_no_step_and_nobody_sees_a_checkpoint_before_it_is_wh
     assert (checkpoints.saved_step, list_checkpoints(run), recorded(run)) == (1, [], [])
     is_written.set()
     checkpoints.settle(waits=True)
-    assert ([*map(step_of, list_checkpoints(run))], recorded(run)) == ([1], [1])
+    assert ([*map(checkpoint_step, list_checkpoints(run))], recorded(run)) == ([1], [1])
     assert not checkpoint_damage(checkpoint_path(run, 1))
 
 

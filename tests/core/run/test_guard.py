@@ -27,14 +27,14 @@ from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run import build, checkpoint, guard
 from echoscope.core.run.branching import go_on, plan_branch, start_branch
-from echoscope.core.run.checkpoint import CheckpointError, Checkpoints, step_of
+from echoscope.core.run.checkpoint import CheckpointError, Checkpoints
 from echoscope.core.run.guard import may_come_back, next_proposal, share_left
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.judge.advice.fate import fate_of
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.proposals import Proposal, Proposals
-from echoscope.store.checkpoints import checkpoint_path
+from echoscope.store.checkpoints import checkpoint_path, checkpoint_step
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import (
@@ -522,7 +522,7 @@ class TestTheNextTreatment:
                 tmp_path / "run", checkpoint=2, overrides=words, command_id=command_id
             )
             start_branch(branch, path, SilentEvents())
-            assert [step_of(folder) for folder in checkpoints_before(path)] == steps
+            assert [checkpoint_step(folder) for folder in checkpoints_before(path)] == steps
             if not steps:
                 with pytest.raises(ConfigError, match="run-2 has no checkpoint of step 1"):
                     plan_branch(path, checkpoint=1)
@@ -636,7 +636,7 @@ def test_a_guard_is_refused_where_the_process_ends_with_the_run(
     with pytest.raises(ConfigError, match=r"guard\.mode is ask, .* trainer\.launcher=ray ends it"):
         make_config("guard=ask", "trainer.launcher=ray")
     monkeypatch.setattr(build, "launched_size", lambda: 2)
-    builder = build.Builder(make_config("guard=auto"), tmp_path / "run", SilentEvents(), ())
+    builder = build.Builder(make_config("guard=auto"), tmp_path / "run", SilentEvents())
     with pytest.raises(ConfigError, match=r"torchrun ends it with the run: set guard\.mode=off"):
         builder.check()
 

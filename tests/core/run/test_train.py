@@ -13,8 +13,9 @@ from listening import Listener
 from recorded import assert_same_recording, metric, recorded
 
 from echoscope.core.config.settings import RunConfig
+from echoscope.core.run import build
 from echoscope.core.run import train as train_module
-from echoscope.core.run.checkpoint import list_checkpoints, step_of
+from echoscope.core.run.checkpoint import list_checkpoints
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import (
     Judged,
@@ -23,6 +24,7 @@ from echoscope.core.run.observers import (
     StepObservation,
     StepObserver,
 )
+from echoscope.store.checkpoints import checkpoint_step
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import RolloutBatch, Split, StepMetrics
@@ -271,7 +273,7 @@ def test_stop_now_drops_the_rollouts_in_progress(make_config: MakeConfig, tmp_pa
     assert start(config, path, Poster(path, 3, "rollout", "stop_now")) == "stopped"
     reader = open_run(path)
     assert (reader.info().status, reader.info().last_step) == ("stopped", 2)
-    assert [step_of(saved) for saved in list_checkpoints(path)] == [2]  # the newest weights
+    assert [checkpoint_step(saved) for saved in list_checkpoints(path)] == [2]  # the newest weights
     assert answers(path) == [(3, "applied", "stopping at once")]
     assert 3 not in metric(path, "loss/policy")
     assert resume(path, SilentEvents()) == "finished"
@@ -289,7 +291,7 @@ def test_stop_now_drops_the_evaluation_and_keeps_the_step(
     assert listener.messages[-1] == "the evaluation of step 3 was dropped"
     assert open_run(path).info().last_step == 3
     assert set(metric(path, "eval/frozen_lake/success_rate", phase="eval")) == {0}
-    assert step_of(list_checkpoints(path)[-1]) == 3
+    assert checkpoint_step(list_checkpoints(path)[-1]) == 3
     assert resume(path, SilentEvents()) == "finished"
     start(config, tmp_path / "whole", SilentEvents())
     assert metric(tmp_path / "whole", "loss/policy") == metric(path, "loss/policy")
@@ -363,11 +365,12 @@ class Watcher(StepObserver):
 
 
 def test_an_observer_sees_all_groups_and_keeps_its_state(
-    make_config: MakeConfig, tmp_path: Path
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watcher = Watcher()
+    monkeypatch.setattr(build, "user_observers", lambda config: [watcher])
     config = make_config("selection.strategy=top_k_abs", "selection.value=1", "steps=2")
-    start(config, tmp_path / "run", SilentEvents(), observers=[watcher])
+    start(config, tmp_path / "run", SilentEvents())
     assert [seen.step for seen in watcher.seen] == [1, 2]
     assert watcher.seen[0].rollouts.num_groups == 2
     assert watcher.seen[0].selection.keep_P.sum() == 1
@@ -375,7 +378,8 @@ def test_an_observer_sees_all_groups_and_keeps_its_state(
     assert batch is not None
     assert batch.advantages is not None
     again = Watcher()
-    resume(tmp_path / "run", SilentEvents(), settings={"steps": 4}, observers=[again])
+    monkeypatch.setattr(build, "user_observers", lambda config: [again])
+    resume(tmp_path / "run", SilentEvents(), settings={"steps": 4})
     assert metric(tmp_path / "run", "watcher/count") == {1: 1, 2: 2, 3: 3, 4: 4}
 
 

@@ -137,12 +137,12 @@ def test_two_files_are_compared_question_by_question(tmp_path: Path) -> None:
     a = evaluation_of(written(tmp_path / "a.jsonl", answers(before)))
     b = evaluation_of(written(tmp_path / "b.jsonl", answers(after)))
     found = compare(a, b)
-    assert (found.num_pairs, found.difference) == (20, pytest.approx(0.4))
+    assert (found.num_pairs, found.value) == (20, pytest.approx(0.4))
     # Clopper-Pearson of 9 in 10 is 0.5550 to 0.9975
     assert (found.low, found.high) == pytest.approx((0.0550, 0.4975), abs=1e-4)
     assert found.text.startswith("In the second file success is higher, beyond chance.")
     assert compare(a, a).text.startswith("No difference beyond chance. Difference: 0 points")
-    assert compare(b, a).difference == pytest.approx(-0.4)
+    assert compare(b, a).value == pytest.approx(-0.4)
 
 
 def test_two_samples_are_compared_without_pairs(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_two_samples_are_compared_without_pairs(tmp_path: Path) -> None:
         return written(tmp_path / name, rows)
 
     found = compare(evaluation_of(of("a", 48, 80)), evaluation_of(of("b", 56, 70)))
-    assert (found.num_pairs, found.difference) == (0, pytest.approx(0.2))
+    assert (found.num_pairs, found.value) == (0, pytest.approx(0.2))
     assert (found.low, found.high) == pytest.approx((0.0524, 0.3339), abs=1e-4)
     assert "two samples of 80 and 70 rows" in found.text
 

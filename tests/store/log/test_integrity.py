@@ -105,5 +105,5 @@ def test_a_query_hashes_the_tables_that_it_reads(
 
 def test_a_description_that_names_a_key_twice_was_changed(tmp_path: Path) -> None:
     (tmp_path / "MANIFEST.json").write_text('{"step": 1, "step": 1}', encoding="utf-8")
-    with pytest.raises(StoreError, match="it names a key twice"):
+    with pytest.raises(StoreError, match="stands twice in one object"):
         read_json_object(tmp_path / "MANIFEST.json")

@@ -228,7 +228,7 @@ def test_neither_a_link_nor_a_pipe_is_followed(finished_run: Path, tmp_path: Pat
     assert elsewhere.read_text() == "secret"
     file_of(finished_run).unlink()
     os.mkfifo(file_of(finished_run))
-    with pytest.raises(StoreError, match="not a regular file"):
+    with pytest.raises(StoreError, match="is a pipe or a device, and no file"):
         read_annotations(finished_run)
     with pytest.raises(StoreError, match="not a regular file"):
         annotate(finished_run, Pin(**ME))

@@ -90,7 +90,7 @@ def test_who_changes_what_somebody_else_has_changed_is_refused(tmp_path: Path) -
         ("pages: {main: [{metric: a, height: 99999}]}", "less than or equal to 900"),
         ("pages: {main: [{metric: a, color: red}]}", "main.0.color: extra inputs"),
         ("pages: {main: [{metric: 7}]}", "main.0.metric: input should be a valid string"),
-        ('pages: {main: [{metric: "a\\x1b[0m"}]}', "must be of one line and printable"),
+        ('pages: {main: [{metric: "a\\x1b[0m"}]}', "must be printable and of one line"),
         ("pages: {'../x': []}", "string should match pattern"),
         ("pages: !!python/object/apply:os.system [true]", "is not valid YAML"),
         (

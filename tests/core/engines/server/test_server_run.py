@@ -14,9 +14,10 @@ from scripted_server import Body, Script, honest, serving, status
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines import replicas
 from echoscope.core.engines.base import EngineError
-from echoscope.core.run.checkpoint import list_checkpoints, step_of
+from echoscope.core.run.checkpoint import list_checkpoints
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import SilentEvents
+from echoscope.store.checkpoints import checkpoint_step
 from echoscope.store.reader import open_run
 
 
@@ -68,7 +69,7 @@ def test_a_server_that_breaks_costs_the_step_under_way_and_no_other(
             start(config, path, SilentEvents())
         last_step = open_run(path).info().last_step
         assert (open_run(path).info().status, last_step >= 1) == ("failed", True)
-        assert [step_of(saved) for saved in list_checkpoints(path)] == [last_step]
+        assert [checkpoint_step(saved) for saved in list_checkpoints(path)] == [last_step]
         script.answers = [honest]
         assert resume(path, SilentEvents()) == "finished"
     staleness = metric(path, "rollout/staleness_mean")

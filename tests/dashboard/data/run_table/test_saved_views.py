@@ -11,11 +11,11 @@ import pytest
 from echoscope.dashboard.data.run_table import saved_views
 from echoscope.dashboard.data.run_table.saved_views import (
     FILE,
-    ViewError,
     delete_view,
     read_views,
     save_view,
 )
+from echoscope.store.errors import StoreError
 
 
 def test_a_view_is_kept_and_deleted(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_view_is_kept_and_deleted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", "a\u202eb", "x" * 61])
 def test_a_name_that_cannot_be_typed_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ViewError, match="is no name for a view"):
+    with pytest.raises(StoreError, match="is no name for a view"):
         save_view(tmp_path, name, {})
 
 
@@ -48,7 +48,7 @@ def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["{", "[]", '{"views": 3}', '{"views": {"a\\nb": ""}}', "\xff"])
 def test_a_damaged_file_is_said_and_never_replaced(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_bytes(text.encode("latin-1"))
-    with pytest.raises(ViewError, match="holds no saved views"):
+    with pytest.raises(StoreError, match="holds no saved views"):
         save_view(tmp_path, "a", {})
     assert (tmp_path / FILE).read_bytes() == text.encode("latin-1")
 
@@ -59,7 +59,7 @@ def test_more_views_than_there_may_be_are_refused(
     save_view(tmp_path, "a", {})
     save_view(tmp_path, "b", {})
     monkeypatch.setattr(saved_views, "MAX_VIEWS", 2)
-    with pytest.raises(ViewError, match="there are 2 saved views"):
+    with pytest.raises(StoreError, match="there are 2 saved views"):
         save_view(tmp_path, "c", {})
 
 
