@@ -35,11 +35,11 @@ from .query.database import RunDatabase, run_row
 from .query.rows import (
     ack_from_row,
     alarm_from_row,
-    checkpoint_from_row,
     command_from_row,
     diagnostic_from_row,
     image_keys,
     outcome_from_rows,
+    rebuilt,
     settings_from_row,
     trajectory_from_rows,
 )
@@ -384,7 +384,7 @@ class RunReader(_SqlReader):
         rows = self._events("checkpoints").sort_by(_JOURNAL).to_pylist()
         last: dict[str, CheckpointRecord] = {}
         for row in rows:
-            record = checkpoint_from_row(row)
+            record = rebuilt(CheckpointRecord, row)
             before = last.get(record.path)
             if before is not None and before.reason == REQUESTED and not record.is_deleted:
                 record = replace(record, reason=REQUESTED)  # it was asked for, and still is

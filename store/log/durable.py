@@ -17,6 +17,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from echoscope.text.strict_json import each_key_once
+
 from ..errors import RunBusyError, StoreError
 
 
@@ -95,21 +97,13 @@ def read_json_object(path: Path) -> dict[str, Any]:
         StoreError: unreadable, or not a JSON object.
     """
     try:
-        value = json.loads(read_regular(path), object_pairs_hook=_each_key_once)
+        value = json.loads(read_regular(path), object_pairs_hook=each_key_once)
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{path}: not JSON ({error})") from error
     if not isinstance(value, dict):
         raise StoreError(f"{path}: holds no JSON object")
-    return value
-
-
-def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Our files name no key twice; a file that does was changed."""
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise ValueError("it names a key twice")
     return value
 
 
@@ -149,6 +143,21 @@ def read_checked_json(path: Path) -> dict[str, Any]:
 def sha256_of(path: Path) -> str:
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def content_damage(path: Path, num_bytes: int, sha256: str) -> str:
+    """What is wrong with a file that was so when it was written; an empty text for nothing."""
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != num_bytes:
+                return f"it has {size} bytes, not {num_bytes}"
+            is_same = hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    except FileNotFoundError:
+        return "it is missing"
+    except OSError as error:
+        return f"it cannot be read ({error.strerror or error})"
+    return "" if is_same else "its content changed after it was written"
 
 
 def take_lock(descriptor: int, wait_s: float) -> bool:

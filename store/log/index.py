@@ -31,7 +31,6 @@ logger = logging.getLogger("echoscope.store")
 
 _LOAD_ATTEMPTS = 50
 _LOAD_PAUSE_S = 0.01
-_TAIL_ATTEMPTS = 5
 
 
 class _MovedError(Exception):
@@ -281,14 +280,10 @@ class RunIndex:
         return (*self.state.committed, *self.state.unfinished.values())
 
     def event_rows(self, table: str) -> list[dict[str, Any]]:
-        """Rows of an event table: those in packs, and those in `events`."""
-        packed = self.packed_rows(table)
-        if not self.events.is_empty(table):
-            packed += self.events.table(table).to_pylist()
-        return packed
+        """Rows of an event table: those in packs, and those in `events`.
 
-    def packed_rows(self, table: str) -> list[dict[str, Any]]:
-        """Rows of an event table that are in packs. Damaged files are left out, with a warning."""
+        Damaged files are left out, with a warning.
+        """
         self.check_files(self.visible_files(table))
         rows: list[dict[str, Any]] = []
         for file in self.files(table):
@@ -296,7 +291,7 @@ class RunIndex:
                 rows += file.rows(self.layout.root).to_pylist()
             except (OSError, pa.ArrowException) as error:
                 self.left_out[file.entry.path] = f"it cannot be read ({error})"
-        return rows
+        return rows + self.events.table(table).to_pylist()
 
     def reload(self) -> None:
         """Read everything again: `events` holds all events then.
@@ -317,7 +312,8 @@ class RunIndex:
         self.problems = []
         if self._run_json_problem is not None:
             self._note(self._run_json_problem)
-        self.num_acknowledged, tail_problem = self._read_tail()
+        # Before the journal, which can only be longer then.
+        self.num_acknowledged, tail_problem = read_tail(self.layout)
         numbers = self.layout.pack_numbers()
         chunk = self._read_live(max([0, *numbers, *self.layout.piece_numbers()]) + 1)
         self.state = RunState(self.run_id)
@@ -348,15 +344,6 @@ class RunIndex:
             self.state.apply(record)
         for record in records:
             self._add_events(record)
-
-    def _read_tail(self) -> tuple[int, str]:
-        """How many records were acknowledged, read before the journal: that can only be longer."""
-        for _ in range(_TAIL_ATTEMPTS):  # the writer may be at it
-            try:
-                return read_tail(self.layout), ""
-            except StoreError as error:
-                problem = str(error).split(": ", 1)[1]
-        return 0, problem
 
     def _read_live(self, last: int) -> Chunk | None:
         """The live piece from its beginning; `last` is its number if its header is damaged."""

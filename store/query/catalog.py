@@ -19,6 +19,7 @@ import duckdb
 from ..errors import StoreError
 from ..log.index import RunIndex
 from ..log.packs import Pack
+from ..log.parquet import CHECKS
 from ..log.remote.bucket import s3_place
 from ..log.remote.pulling import RemoteRoot, RemoteRun
 from ..reader import RunsReader
@@ -138,7 +139,7 @@ class Catalog:
             packs = self._rows("SELECT number FROM lake.stored.packs WHERE run_id = ?", run_id)
             new = {n: pack for n, pack in index.packs.items() if (n,) not in packs}
             damages = {} if RemoteRun.of(index.layout.root) else _damages(index, new)
-            new = {n: pack for n, pack in new.items() if n not in damages}
+            new = {n: pack for n, pack in new.items() if not damages.get(n)}
             for number, pack in new.items():
                 self._add(index, pack)
                 self._run("INSERT INTO lake.stored.packs VALUES (?, ?)", run_id, number)
@@ -190,17 +191,11 @@ class Catalog:
 
 
 def _damages(index: RunIndex, packs: Mapping[int, Pack]) -> dict[int, list[str]]:
-    """Pack number to what is wrong with its files; nothing for a pack that is whole."""
-    out = {}
-    for table in _ADOPTED:
-        index.check_files(index.visible_files(table))
+    """Pack number to what is wrong with its files."""
+    root, out = index.layout.root, {}
     for number, pack in packs.items():
-        paths = [entry.path for group in pack.groups for entry in group.files]
-        reasons = [
-            f"{index.layout.root / p}: {index.left_out[p]}" for p in paths if p in index.left_out
-        ]
-        if reasons:
-            out[number] = reasons
+        whys = CHECKS.damages(root, [entry for group in pack.groups for entry in group.files])
+        out[number] = [f"{root / path}: {why}" for path, why in whys.items() if why]
     return out
 
 

@@ -55,6 +55,14 @@ def quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def insert(connection: duckdb.DuckDBPyConnection, target: str, rows: pa.Table) -> None:
+    """Put rows into a table that has their columns."""
+    if rows.num_rows:
+        connection.register("new_rows", rows)
+        connection.execute(f"INSERT INTO {target} BY NAME FROM new_rows")
+        connection.unregister("new_rows")
+
+
 def connect(files: RunFiles, memory_limit: str = "") -> duckdb.DuckDBPyConnection:
     """A private DuckDB that can read some files and write none: nothing is spilled to the disk.
 
@@ -344,10 +352,7 @@ class RunDatabase:
             return  # they wait in the index
         for name in EVENT_TABLES:
             if not index.events.is_empty(name):
-                rows = index.events.table(name)
-                self._connection.register("new_rows", rows)
-                self._connection.execute(f"INSERT INTO live_{name} BY NAME FROM new_rows")
-                self._connection.unregister("new_rows")
+                insert(self._connection, f"live_{name}", index.events.table(name))
         index.events.clear()
 
     def _delete_events(self, index: RunIndex) -> None:
@@ -408,11 +413,9 @@ class RunDatabase:
             self._pending = pending
 
     def _replace(self, target: str, rows: pa.Table) -> None:
-        self.connection.register("new_rows", rows)
         self.connection.execute(f"BEGIN; DELETE FROM {target}")
-        self.connection.execute(f"INSERT INTO {target} SELECT * FROM new_rows")
+        insert(self.connection, target, rows)
         self.connection.execute("COMMIT")
-        self.connection.unregister("new_rows")
 
 
 def run_row(index: RunIndex) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import duckdb
-import pyarrow as pa
 
 from ...query.check import one_line
-from ...query.database import quote
+from ...query.database import insert, quote
 from ...schema import DATA_TABLES, TABLES, create_table_sql
 from ..format import ExportError, Format, Written
 from ..source import RunSource
@@ -55,18 +54,11 @@ def _write(source: RunSource, path: Path) -> Written:
     return written
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
-    if rows.num_rows:
-        connection.register("new_rows", rows)
-        connection.execute(f'INSERT INTO run."{name}" BY NAME SELECT * FROM new_rows')
-        connection.unregister("new_rows")
-
-
 def _copy_data(source: RunSource, connection: duckdb.DuckDBPyConnection) -> None:
     """Step by step: a run may be larger than memory."""
     for step, keys in source.by_step():
         for name in _BY_EPISODE:
-            _insert(connection, name, source.rows_of(name, step, keys))
+            insert(connection, f"run.{name}", source.rows_of(name, step, keys))
         source.done(len(keys))
     first, last = source.steps
     steps = source.reader.sql(
@@ -74,9 +66,9 @@ def _copy_data(source: RunSource, connection: duckdb.DuckDBPyConnection) -> None
     )
     for step in steps.column("step").to_pylist():
         if step >= first:
-            _insert(connection, "diagnostics", source.reader.rows_of_step("diagnostics", step))
+            insert(connection, "run.diagnostics", source.reader.rows_of_step("diagnostics", step))
         # A picture is stored with the first step that shows it.
-        _insert(connection, "images", source.reader.rows_of_step("images", step))
+        insert(connection, "run.images", source.reader.rows_of_step("images", step))
 
 
 def _copy_events(source: RunSource, connection: duckdb.DuckDBPyConnection) -> None:
@@ -85,7 +77,7 @@ def _copy_events(source: RunSource, connection: duckdb.DuckDBPyConnection) -> No
         if name in DATA_TABLES:
             continue
         where = f" WHERE step BETWEEN {first} AND {last}" if "step" in table.column_names else ""
-        _insert(connection, name, source.reader.sql(f'SELECT * FROM "{name}"{where}'))
+        insert(connection, f"run.{name}", source.reader.sql(f"SELECT * FROM {name}{where}"))
 
 
 DUCKDB = Format(
