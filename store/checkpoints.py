@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from echoscope.text.strict_json import value_at
+
 from .errors import StoreError
 from .log.durable import (
     content_damage,
@@ -319,10 +321,8 @@ def resumable_checkpoints(run: RunReader) -> list[Path]:
         StoreError: the run cannot be read.
     """
     info, hidden = run.info(), hidden_steps(run)
-    origin = info.config.get("branched_from")
-    last_step = info.last_step
-    if isinstance(origin, Mapping) and isinstance(origin.get("step"), int):
-        last_step = max(last_step, origin["step"])
+    branched_at = value_at(info.config, int, "branched_from", "step")
+    last_step = max(info.last_step, -1 if branched_at is None else branched_at)
     folders = checkpoint_folders(Layout(run.path).checkpoints)
     return [
         path

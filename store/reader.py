@@ -254,7 +254,7 @@ class RunReader(_SqlReader):
 
     def info(self) -> RunInfo:
         """Name, status, configuration and progress."""
-        self.refresh()
+        self._database.follow(self._index)
         return run_info(self._index)
 
     def steps(self) -> pa.Table:
@@ -361,9 +361,10 @@ class RunReader(_SqlReader):
 
     def status(self) -> RunStatus:
         """How the run stands now."""
-        info = self.info()
-        times = self.steps().filter(pc.field("attempt") == info.attempt).column("wall_time")
-        step_s = pace_of(sorted(times.to_pylist()[-RECENT_STEPS - 1 :]))
+        info, step_s = self.info(), math.nan
+        if info.status == RUNNING:
+            times = self.steps().filter(pc.field("attempt") == info.attempt).column("wall_time")
+            step_s = pace_of(sorted(times.to_pylist()[-RECENT_STEPS - 1 :]))
         return info_status(info, self.commands(), step_s=step_s, now=time.time())
 
     def settings(self) -> list[SettingsRecord]:
@@ -499,18 +500,7 @@ class RunsReader(_SqlReader):
 
     def statuses(self) -> dict[str, RunStatus]:
         """How every readable run stands now, by run id."""
-        now = time.time()
-        commands = grouped(self.sql("SELECT * FROM commands"), "run_id")
-        answers = self.sql("SELECT * FROM command_events ORDER BY attempt, sequence")
-        events = grouped(answers, "run_id")
-        out = {}
-        for info in self.infos():
-            key = (info.run_id,)
-            states = command_states(commands.get(key, ()), events.get(key, ()))
-            is_running = info.status == RUNNING
-            step_s = _step_s(self, info) if is_running else math.nan
-            out[info.run_id] = info_status(info, states, step_s=step_s, now=now)
-        return out
+        return {info.run_id: self.run(info.run_id).status() for info in self.infos()}
 
     def run(self, run_id: str) -> RunReader:
         """A reader of one of the runs, over the same database.
@@ -562,15 +552,6 @@ def open_runs(
     reader = RunsReader(RunDatabase(folder, [], memory_limit), folder, {}, names)
     reader.refresh()
     return reader
-
-
-def _step_s(reader: _SqlReader, info: RunInfo) -> float:
-    """Usual seconds a step, NaN where too few are done."""
-    query = (
-        "SELECT wall_time FROM steps WHERE run_id = $1 AND attempt = $2 ORDER BY step DESC LIMIT $3"
-    )
-    rows = reader.sql(query, [info.run_id, info.attempt, RECENT_STEPS + 1])
-    return pace_of(sorted(rows.column("wall_time").to_pylist()))
 
 
 def grouped(rows: pa.Table, *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:

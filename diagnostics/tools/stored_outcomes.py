@@ -11,6 +11,7 @@ from typing import Any
 from echoscope.store.reader import RunReader, RunsReader
 from echoscope.store.records import StopReason, parse_trajectory_id
 from echoscope.store.status import EVALUATION, Origin, origin_of
+from echoscope.text.strict_json import value_at
 
 from ..measure.outcomes import Outcome, task_name
 
@@ -94,26 +95,19 @@ def planned(config: Mapping[str, Any]) -> Planned | None:
     """
     if origin_of(config) is not Origin.EVALUATED:
         return None
-    entry, settings = config[EVALUATION], config.get("settings")
-    settings = settings if isinstance(settings, Mapping) else {}
-    envs = settings.get("envs")
-    worlds = envs.get("eval") if isinstance(envs, Mapping) else None
-    num_worlds = len(worlds) if isinstance(worlds, list) else 1
-    tasks, siblings = (_whole(entry.get(name)) or 0 for name in ("tasks", "siblings"))
+    entry, worlds = config[EVALUATION], value_at(config, list, "settings", "envs", "eval")
+    num_worlds = 1 if worlds is None else len(worlds)
+    tasks, siblings = (value_at(entry, int, name) or 0 for name in ("tasks", "siblings"))
     temperature = entry.get("temperature")
     return Planned(
         who=str(entry.get("name") or entry.get("who") or "nobody")[:_MAX_NAME],
         temperature=float(temperature) if isinstance(temperature, int | float) else None,
-        seed=_whole(settings.get("seed")),
+        seed=value_at(config, int, "settings", "seed"),
         num_episodes=tasks * siblings * num_worlds,
     )
 
 
 _MAX_NAME = 300
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def evaluation_words(plan: Planned) -> str:

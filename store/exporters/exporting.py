@@ -286,7 +286,6 @@ def _missing(source: RunSource) -> tuple[str, ...]:
 def _put(temporary: Path, target: Path) -> None:
     """Give what was written its name, once everything is on the disk."""
     for file in temporary.iterdir() if temporary.is_dir() else [temporary]:
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
+        sync_path(file)
     os.replace(temporary, target)
     sync_path(target.absolute().parent)

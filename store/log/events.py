@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -68,13 +69,11 @@ class EventColumns:
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._columns: dict[str, dict[str, list[Any]]] = {}
-        self.clear()
-
-    def clear(self) -> None:
-        self._columns = {
+        self._columns: dict[str, dict[str, list[Any]]] = {
             name: {column: [] for column in columns} for name, columns in _NAMES.items()
         }
+        self._tables: dict[str, pa.Table] = {}
+        """What `table` gave last: rows only come on top."""
 
     def add(self, record: Row, limit: int | None = None) -> None:
         """Take the events of one journal record, up to step `limit`.
@@ -124,8 +123,18 @@ class EventColumns:
         return zip(*(self._columns[name][column] for column in columns), strict=True)
 
     def table(self, name: str) -> pa.Table:
-        """All rows of a table that were collected since `clear`."""
-        return pa.Table.from_pydict(self._columns[name], schema=arrow_schema(name))
+        """All rows of a table that were collected."""
+        before = self._tables.get(name, _empty(name))
+        new = {column: values[before.num_rows :] for column, values in self._columns[name].items()}
+        if new["run_id"]:
+            rows = pa.Table.from_pydict(new, schema=arrow_schema(name))
+            before = self._tables[name] = pa.concat_tables([before, rows])
+        return before
+
+
+@cache
+def _empty(name: str) -> pa.Table:
+    return arrow_schema(name).empty_table()
 
 
 def _is_double(table: str, column: str) -> bool:

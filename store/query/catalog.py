@@ -24,7 +24,7 @@ from ..log.remote.bucket import s3_place
 from ..log.remote.pulling import RemoteRoot, RemoteRun
 from ..reader import RunsReader
 from ..schema import SCHEMA_VERSION, TABLES, create_table_sql
-from .database import quote
+from .database import quote, run_row
 
 _ADOPTED = [name for name in TABLES if name != "runs"]
 _OWN_FILES = ".catalog"
@@ -90,9 +90,8 @@ class Catalog:
         Raises:
             CatalogError: the database does not answer, or another process adopts at this moment.
         """
-        rows = {row["run_id"]: row for row in reader.sql("SELECT * FROM runs").to_pylist()}
         for info in reader.infos():
-            yield self._adopt_run(RunIndex(info.path), rows[info.run_id])
+            yield self._adopt_run(RunIndex(info.path))
 
     def missing(self, reader: RunsReader) -> list[str]:
         """Ids of runs in the catalog whose files are gone: a query that needs them fails."""
@@ -125,7 +124,7 @@ class Catalog:
         self._run("CALL lake.set_option('auto_compact', false)")  # a run's files are its own
         self._run("COMMIT")
 
-    def _adopt_run(self, index: RunIndex, row: Mapping[str, Any]) -> Adoption:
+    def _adopt_run(self, index: RunIndex) -> Adoption:
         run_id = index.run_id
         limits = {
             attempt: limit
@@ -144,8 +143,7 @@ class Catalog:
                 self._add(index, pack)
                 self._run("INSERT INTO lake.stored.packs VALUES (?, ?)", run_id, number)
             self._replace("stored.limits", run_id, [(run_id, *pair) for pair in limits.items()])
-            columns = [row[name] for name in TABLES["runs"].column_names]
-            self._replace("runs", run_id, [tuple(columns)])
+            self._replace("runs", run_id, [tuple(run_row(index).values())])
             self._run("COMMIT")
         except BaseException:
             self._db.rollback()

@@ -18,7 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+from echoscope.text.strict_json import value_at
 
 from ..errors import NotARunError, StoreError
 from ..log.durable import open_regular
@@ -46,7 +48,6 @@ MAX_PACKS = 40
 """That a spark line opens; of more, some are left out evenly."""
 
 Row = dict[str, Any]
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,31 +318,23 @@ def _of_run(row: RunRow, run: Mapping[str, Any]) -> RunRow:
         created_at=float(run["created_at"]),
         base_model=str(run["base_model"])[:MAX_NAME],
         parent_run_id=None if parent is None else str(parent),
-        branched_at=_entry(config, int, "branched_from", "step"),
+        branched_at=value_at(config, int, "branched_from", "step"),
         tags=tuple(dict.fromkeys((*map(str, run["tags"]), *notes.tags))),
         noted_tags=notes.tags,
         note=notes.note,
         is_pinned=notes.is_pinned,
-        num_steps=_entry(config, int, "steps"),
+        num_steps=value_at(config, int, "steps"),
         environments=_environments(config),
         algorithm=algorithm_of(config),
         origin=origin_of(config),
         trainer=trainer_name(config),
-        source=(_entry(config, str, "imported", "source") or "").partition("\0")[0][:4_096],
+        source=(value_at(config, str, "imported", "source") or "").partition("\0")[0][:4_096],
     )
 
 
-def _entry(config: Mapping[str, Any], kind: type[_T], *path: str) -> _T | None:
-    """The value at a path of a configuration, which may be anybody's; None for another type."""
-    value: Any = config
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value if isinstance(value, kind) else None
-
-
 def _environments(config: Mapping[str, Any]) -> tuple[str, ...]:
-    groups = _entry(config, list, "envs", "train") or ()
-    names = (_entry({"group": group}, str, "group", "env") for group in groups)
+    groups = value_at(config, list, "envs", "train") or ()
+    names = (value_at(group, str, "env") for group in groups)
     return tuple(dict.fromkeys(name[:MAX_NAME] for name in names if name))
 
 
@@ -355,8 +348,8 @@ def algorithm_of(config: Mapping[str, Any]) -> str:
 
 
 def _kind(config: Mapping[str, Any], part: str) -> str:
-    kind = _entry(config, str, part, "kind") or ""
-    own = _entry(config, str, part, "function") if kind == "custom" else None
+    kind = value_at(config, str, part, "kind") or ""
+    own = value_at(config, str, part, "function") if kind == "custom" else None
     return (own or kind)[:MAX_NAME]
 
 

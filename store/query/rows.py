@@ -320,7 +320,7 @@ def trajectory_from_rows(
         images: pictures by key; one that is not there is left out.
     """
     tokens_by_turn = {entry["turn"]: entry for entry in tokens}
-    rebuilt: list[Turn] = []
+    rebuilt_turns: list[Turn] = []
     previous: IntArray | None = None
     for turn in turns:
         entry = tokens_by_turn.get(turn["turn"])
@@ -328,7 +328,7 @@ def trajectory_from_rows(
         previous = (
             np.concatenate([values["prompt_tokens"], values["response_tokens"]]) if values else None
         )
-        rebuilt.append(_turn(turn, values, images))
+        rebuilt_turns.append(_turn(turn, values, images))
     _, step, index = parse_trajectory_id(row["id"])
     return rebuilt(
         Trajectory,
@@ -337,7 +337,7 @@ def trajectory_from_rows(
         index=index,
         split=Split(row["split"]),
         stop_reason=StopReason(row["stop_reason"]),
-        turns=tuple(rebuilt),
+        turns=tuple(rebuilt_turns),
         final_image=images.get(row["final_image"] or ""),
     )
 

@@ -261,7 +261,7 @@ def wait_for_ack(run_path: Path, command_id: str, timeout_s: float) -> CommandAc
         for row in index.event_rows("command_events"):
             if row["command_id"] == command_id:
                 return ack_from_row(row)
-        while index.refresh() == "same":
+        while not index.refresh():
             if time.monotonic() >= deadline:
                 return None
             time.sleep(_POLL_S)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from echoscope.text.did_you_mean import did_you_mean
+from echoscope.text.strict_json import value_at
 
 from ..errors import StoreError
 from ..reader import CommandState, RunInfo
@@ -304,10 +305,7 @@ def _inert_words(info: RunInfo, after: Mapping[str, Any], key: str) -> str:
         """A setting after the change: live, or fixed in the configuration; None if unknown."""
         if name in after:
             return after[name]
-        value: Any = info.config
-        for part in name.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return value
+        return value_at(info.config, object, *name.split("."))
 
     schema = info.live_knobs.get(key)
     rules = schema.get("inert", ()) if isinstance(schema, Mapping) else ()

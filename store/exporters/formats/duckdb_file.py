@@ -8,9 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 
 from ...query.check import one_line
-from ...query.database import insert, quote
+from ...query.database import quote
 from ...schema import DATA_TABLES, TABLES, create_table_sql
 from ..format import ExportError, Format, Written
 from ..source import RunSource
@@ -54,11 +55,18 @@ def _write(source: RunSource, path: Path) -> Written:
     return written
 
 
+def _insert(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
+    if rows.num_rows:
+        connection.register("new_rows", rows)
+        connection.execute(f'INSERT INTO run."{name}" BY NAME SELECT * FROM new_rows')
+        connection.unregister("new_rows")
+
+
 def _copy_data(source: RunSource, connection: duckdb.DuckDBPyConnection) -> None:
     """Step by step: a run may be larger than memory."""
     for step, keys in source.by_step():
         for name in _BY_EPISODE:
-            insert(connection, f"run.{name}", source.rows_of(name, step, keys))
+            _insert(connection, name, source.rows_of(name, step, keys))
         source.done(len(keys))
     first, last = source.steps
     steps = source.reader.sql(
@@ -66,9 +74,9 @@ def _copy_data(source: RunSource, connection: duckdb.DuckDBPyConnection) -> None
     )
     for step in steps.column("step").to_pylist():
         if step >= first:
-            insert(connection, "run.diagnostics", source.reader.rows_of_step("diagnostics", step))
+            _insert(connection, "diagnostics", source.reader.rows_of_step("diagnostics", step))
         # A picture is stored with the first step that shows it.
-        insert(connection, "run.images", source.reader.rows_of_step("images", step))
+        _insert(connection, "images", source.reader.rows_of_step("images", step))
 
 
 def _copy_events(source: RunSource, connection: duckdb.DuckDBPyConnection) -> None:
@@ -77,7 +85,7 @@ def _copy_events(source: RunSource, connection: duckdb.DuckDBPyConnection) -> No
         if name in DATA_TABLES:
             continue
         where = f" WHERE step BETWEEN {first} AND {last}" if "step" in table.column_names else ""
-        insert(connection, f"run.{name}", source.reader.sql(f"SELECT * FROM {name}{where}"))
+        _insert(connection, name, source.reader.sql(f'SELECT * FROM "{name}"{where}'))
 
 
 DUCKDB = Format(
