@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from echoscope.text.png import picture_key
 
 from .errors import NotARunError, StoreError
+from .log.durable import stat_of
 from .log.index import RunIndex
 from .log.layout import Layout
 from .log.remote.pulling import local_folder
@@ -138,10 +139,8 @@ def is_starting(index: RunIndex) -> bool:
 
 def heard_at(layout: Layout) -> float:
     """When a run acknowledged something last, in seconds since the epoch."""
-    try:
-        return layout.journal.stat().st_mtime
-    except FileNotFoundError:
-        return time.time()  # between two pieces of the journal
+    stats = stat_of(layout.journal)
+    return stats.st_mtime if stats else time.time()  # between two pieces of the journal
 
 
 def command_states(

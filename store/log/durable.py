@@ -36,6 +36,14 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
+def stat_of(path: str | Path) -> os.stat_result | None:
+    """What the disk says of a file or folder; None where there is none."""
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
 def open_regular(path: Path) -> BufferedReader:
     """Open a file for reading, and never wait for a pipe or read a device that does not end.
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..schema import TABLES, arrow_schema
-from .durable import content_damage, sha256_of, write_all, write_new_file
+from .durable import content_damage, sha256_of, stat_of, write_all, write_new_file
 from .layout import FileEntry
 
 _SEGMENT_LEVEL = 1
@@ -138,9 +138,8 @@ class FileChecks:
     def damage(self, root: Path, entry: FileEntry) -> str:
         """What is wrong with a data file, hashed unless it is known; an empty text for nothing."""
         path = root / entry.path
-        try:
-            stats = os.stat(path)
-        except OSError:
+        stats = stat_of(path)
+        if stats is None:
             return damage_of(root, entry)
         mark = (entry.sha256, stats.st_size, stats.st_mtime_ns, stats.st_ino)
         if self._whole.get(path) == mark:

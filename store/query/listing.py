@@ -23,7 +23,7 @@ from typing import Any
 from echoscope.text.strict_json import value_at
 
 from ..errors import NotARunError, StoreError
-from ..log.durable import open_regular
+from ..log.durable import open_regular, stat_of
 from ..log.index import RunIndex, VisibleFile, read_run_json
 from ..log.journal import Record, RunState, decode_line
 from ..log.layout import Layout
@@ -256,10 +256,10 @@ def run_path(root: Path, run_id: str) -> Path:
 
 def _mark(folder: str) -> Mark | None:
     """None where there is no run. Plain text instead of paths: this is done for every run."""
-    run = _stat(f"{folder}/run.json")
+    run = stat_of(f"{folder}/run.json")
     if run is None or not stat.S_ISREG(run.st_mode):
         return None
-    notes, journal = _stat(f"{folder}/annotations.ndjson"), _stat(f"{folder}/journal.ndjson")
+    notes, journal = stat_of(f"{folder}/annotations.ndjson"), stat_of(f"{folder}/journal.ndjson")
     return Mark(
         created_ns=run.st_mtime_ns,
         updated=journal.st_mtime if journal else run.st_mtime,
@@ -269,13 +269,6 @@ def _mark(folder: str) -> Mark | None:
             *((journal.st_ino, journal.st_size) if journal else ()),
         ),
     )
-
-
-def _stat(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)
-    except OSError:
-        return None
 
 
 def _read(root: Path, name: str, mark: Mark) -> _Entry:
