@@ -29,7 +29,7 @@ from .log.durable import (
 )
 from .log.layout import MODEL_NAME, Layout
 from .reader import RunReader, open_run
-from .records import REQUESTED, Alarm, AlarmSeverity, AlarmState, CheckpointRecord
+from .records import REQUESTED, Alarm, AlarmSeverity, AlarmState
 
 MANIFEST_NAME = "MANIFEST.json"
 STATE_NAME = "state.json"
@@ -279,16 +279,12 @@ def choose_checkpoint(
     elif onset in offers:
         chosen = max(offers[onset])
     else:
-        return CheckpointChoice(step=None, reason=none_before(onset), onset_step=onset)
+        reason = f"No checkpoint is left from before step {onset}, where the change may have begun."
+        return CheckpointChoice(step=None, reason=reason, onset_step=onset)
     is_newest = chosen == newest_before(steps, onset)
     which = "from" if is_newest else "that was evaluated"
     reason = f"It is the newest {which} before step {onset}, where the change may have begun."
     return CheckpointChoice(step=chosen, reason=reason, onset_step=onset)
-
-
-def none_before(onset: int) -> str:
-    """The sentence of a run that has nothing good to go back to."""
-    return f"No checkpoint is left from before step {onset}, where the change may have begun."
 
 
 def surplus_steps(run_path: Path, on_disk: Collection[int], *, keep: int) -> set[int]:
@@ -307,7 +303,7 @@ def surplus_steps(run_path: Path, on_disk: Collection[int], *, keep: int) -> set
         keep=keep,
         success=evaluation_success(run),
         onsets=[onset for onset in onsets if onset is not None],
-        requested=requested_steps(recorded),
+        requested={record.step for record in recorded if record.reason == REQUESTED},
     )
     return set(on_disk) - kept
 
@@ -343,8 +339,3 @@ def hidden_steps(run: RunReader) -> set[int]:
         return set()
     written = open_run(run.path, all_attempts=True).checkpoints()
     return {record.step for record in written} - {record.step for record in run.checkpoints()}
-
-
-def requested_steps(checkpoints: Iterable[CheckpointRecord]) -> set[int]:
-    """Steps of the checkpoints that a person asked for."""
-    return {checkpoint.step for checkpoint in checkpoints if checkpoint.reason == REQUESTED}
