@@ -289,22 +289,32 @@ class RunReader(_SqlReader):
 
     def listing(self, step: int) -> pa.Table:
         """The rows of `trajectories` of one step, by id. Opens the files of that step only."""
-        return self._rows("trajectories", step).sort_by("id")
+        return self.rows_of_step("trajectories", step).sort_by("id")
 
     def rows_of_step(self, table: str, step: int) -> pa.Table:
-        """The rows of one step of a data table: `DATA_TABLES` of the schema. Opens its files only.
+        """As `rows_of_steps`, of one step."""
+        return self.rows_of_steps(table, step, step)
+
+    def rows_of_steps(
+        self, table: str, first: int, last: int, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of some steps of a data table: `DATA_TABLES` of the schema. Opens their files
+        only.
+
+        Args:
+            columns: Only these; None for all.
 
         Raises:
             ValueError: not such a table.
         """
         if table not in DATA_TABLES:
             raise ValueError(f"{table!r} is none of the data tables {', '.join(DATA_TABLES)}")
-        return self._rows(table, step)
+        return self._database.step_rows(self._index, table, (first, last), columns)
 
     def trajectories_of_step(self, step: int) -> list[Trajectory]:
         """The full records of one step, by id."""
         turns, tokens = (
-            grouped(self._rows(table, step).sort_by("turn"), "attempt", "trajectory_id")
+            grouped(self.rows_of_step(table, step).sort_by("turn"), "attempt", "trajectory_id")
             for table in ("turns", "tokens")
         )
         rows = self.listing(step).to_pylist()
@@ -393,12 +403,12 @@ class RunReader(_SqlReader):
 
     def diagnostics(self, step: int) -> list[DiagnosticRecord]:
         """The diagnostic arrays of one step."""
-        rows = self._rows("diagnostics", step).sort_by("kind").to_pylist()
+        rows = self.rows_of_step("diagnostics", step).sort_by("kind").to_pylist()
         return [diagnostic_from_row(row) for row in rows]
 
     def _row_and_tokens(self, trajectory_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         _, step, _ = parse_trajectory_id(trajectory_id)
-        rows = self._rows("trajectories", step)
+        rows = self.rows_of_step("trajectories", step)
         matching = rows.filter(pc.equal(rows.column("id"), trajectory_id))
         if not matching.num_rows:
             raise KeyError(f"run {self.run_id} has no trajectory {trajectory_id}")
@@ -407,16 +417,13 @@ class RunReader(_SqlReader):
 
     def _rows_of(self, table: str, trajectory: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Rows of one trajectory of one attempt, by turn."""
-        rows = self._rows(table, trajectory["step"])
+        rows = self.rows_of_step(table, trajectory["step"])
         is_it = pc.and_(
             pc.equal(rows.column("trajectory_id"), trajectory["id"]),
             pc.equal(rows.column("attempt"), trajectory["attempt"]),
         )
         turn_rows: list[dict[str, Any]] = rows.filter(is_it).sort_by("turn").to_pylist()
         return turn_rows
-
-    def _rows(self, table: str, step: int) -> pa.Table:
-        return self._database.step_rows(self._index, table, step)
 
 
 _BAD_RUN = (
@@ -441,17 +448,15 @@ class RunsReader(_SqlReader):
         database: RunDatabase,
         root: Path,
         unreadable: dict[Path, str],
-        names: Collection[str] | None = None,
     ) -> None:
         super().__init__(database)
         self._root = root
-        self._names = names
         self.unreadable = unreadable
         """Folders that look like runs and cannot be read, with the reason."""
 
     def cursor(self) -> RunsReader:
         """A reader for another thread, over the same database."""
-        return RunsReader(self._database, self._root, self.unreadable, self._names)
+        return RunsReader(self._database, self._root, self.unreadable)
 
     def refresh(self) -> None:
         """Catch up, runs that appeared since the last call included."""
@@ -467,7 +472,7 @@ class RunsReader(_SqlReader):
                 self._refuse(index.layout.root, error)
         seen = {index.layout.root for index in self._database.indexes.values()}
         new = []
-        for path in _run_folders(self._root, self._names):
+        for path in _run_folders(self._root):
             if path.resolve() in seen or path.resolve() in self.unreadable:
                 continue
             try:
@@ -534,13 +539,8 @@ def open_run(path: str | Path, *, all_attempts: bool = False, memory_limit: str 
     return RunReader(database, index)
 
 
-def open_runs(
-    root: str | Path, *, memory_limit: str = "", names: Collection[str] | None = None
-) -> RunsReader:
+def open_runs(root: str | Path, *, memory_limit: str = "") -> RunsReader:
     """Open the runs directly under a folder as one; `memory_limit` as for `open_run`.
-
-    Args:
-        names: of the folders of the runs to open; None for all.
 
     Raises:
         NotARunError: no such folder.
@@ -548,7 +548,7 @@ def open_runs(
     folder = local_folder(root)
     if not folder.is_dir():
         raise NotARunError(f"{folder}: no such folder")
-    reader = RunsReader(RunDatabase(folder, [], memory_limit), folder, {}, names)
+    reader = RunsReader(RunDatabase(folder, [], memory_limit), folder, {})
     reader.refresh()
     return reader
 
@@ -561,8 +561,7 @@ def grouped(rows: pa.Table, *keys: str) -> dict[tuple[Any, ...], list[dict[str, 
     return groups
 
 
-def _run_folders(root: Path, names: Collection[str] | None) -> Iterator[Path]:
-    """The runs in a folder, or those of some names; hidden ones are being started."""
-    paths = root.iterdir() if names is None else (root / name for name in names)
-    visible = (path for path in sorted(paths) if not path.name.startswith("."))
+def _run_folders(root: Path) -> Iterator[Path]:
+    """The runs in a folder; hidden ones are being started."""
+    visible = (path for path in sorted(root.iterdir()) if not path.name.startswith("."))
     return (path for path in visible if Layout(path).is_run)

@@ -30,6 +30,8 @@ from .run_files import SCHEME, RunFiles
 from .sql_process import RunningQuery
 
 T = TypeVar("T")
+Steps = tuple[int, int]
+"""The first and the last of a range."""
 _QUERY_ERRORS = (
     duckdb.ParserException,
     duckdb.CatalogException,
@@ -196,18 +198,25 @@ class RunDatabase:
                     raise refusal(one_line(error)) from error
         raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
 
-    def step_rows(self, index: RunIndex, name: str, step: int) -> pa.Table:
-        """The visible rows of one step of a data table, after catching up; raises as `_again`."""
+    def step_rows(
+        self, index: RunIndex, name: str, steps: Steps, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The visible rows of some steps of a data table, after catching up; raises as `_again`.
+
+        Args:
+            columns: Only these; None for all.
+        """
         self.follow(index)
-        schema = arrow_schema(name)
-        is_of_step = pc.field("step") == step
+        nothing = arrow_schema(name).empty_table()
+        nothing = nothing if columns is None else nothing.select(columns)
+        is_of_steps = (pc.field("step") >= steps[0]) & (pc.field("step") <= steps[1])
 
         def read() -> pa.Table:
             with self._lock:
-                self._check_files(index, [name], step)
-                files = [f for f in index.files(name) if f.first_step <= step <= f.last_step]
-            parts = (file.rows(index.layout.root, where=is_of_step) for file in files)
-            return pa.concat_tables([schema.empty_table(), *parts])
+                self._check_files(index, [name], steps)
+                files = [file for file in index.files(name) if _has_some(file, steps)]
+            parts = (file.rows(index.layout.root, columns, is_of_steps) for file in files)
+            return pa.concat_tables([nothing, *parts])
 
         return self._again(read, lambda why: StoreError(f"{index.layout.root}: {why}"))
 
@@ -277,19 +286,17 @@ class RunDatabase:
         finally:
             connection.close()
 
-    def _check_files(self, index: RunIndex, names: Iterable[str], step: int | None = None) -> None:
+    def _check_files(
+        self, index: RunIndex, names: Iterable[str], steps: Steps | None = None
+    ) -> None:
         """Hash files that were not hashed before; damaged ones are left out.
 
         Args:
-            step: only those that may hold rows of this step; None for all.
+            steps: only those that may hold rows of these steps; None for all.
         """
         for _ in range(_RETRIES):
-            files: list[VisibleFile] = [
-                file
-                for name in names
-                for file in index.visible_files(name)
-                if step is None or file.first_step <= step <= file.last_step
-            ]
+            visible = (file for name in names for file in index.visible_files(name))
+            files = [file for file in visible if steps is None or _has_some(file, steps)]
             # What is news may be missing because it was packed: then the journal says so.
             if not index.check_files(files) or not self.follow(index):
                 return
@@ -351,6 +358,11 @@ class RunDatabase:
                 raise StoreError(
                     f"{index.layout.root}: cannot be read now ({why}); ask again"
                 ) from error
+
+
+def _has_some(file: VisibleFile, steps: Steps) -> bool:
+    """Whether a file may hold rows of some steps."""
+    return file.first_step <= steps[1] and steps[0] <= file.last_step
 
 
 def run_row(index: RunIndex) -> dict[str, Any]:
