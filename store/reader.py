@@ -112,7 +112,9 @@ def run_info(index: RunIndex) -> RunInfo:
         "config": json.loads(row["config"]),
         "live_knobs": json.loads(row["live_knobs"]),
     }
-    return RunInfo(**values, is_starting=is_starting(index), heard_at=heard_at(index.layout))
+    stats = stat_of(index.layout.journal)
+    heard_at = stats.st_mtime if stats else time.time()  # between two pieces of the journal
+    return RunInfo(**values, is_starting=is_starting(index), heard_at=heard_at)
 
 
 def info_status(
@@ -135,12 +137,6 @@ def is_starting(index: RunIndex) -> bool:
     """Whether the current attempt has no step yet."""
     rewinds = index.state.rewinds
     return index.state.last_step == (rewinds[-1][1] if rewinds else -1)
-
-
-def heard_at(layout: Layout) -> float:
-    """When a run acknowledged something last, in seconds since the epoch."""
-    stats = stat_of(layout.journal)
-    return stats.st_mtime if stats else time.time()  # between two pieces of the journal
 
 
 def command_states(

@@ -126,7 +126,9 @@ class Committer:
                 **self._event_rows(content.alarms),
             }
         )
-        self._know_images(content.trajectories)
+        self._known_images.update(images_of(content.trajectories))
+        if len(self._known_images) > MAX_KNOWN_IMAGES:
+            self._known_images.clear()
         self._replaced += [(time.monotonic(), identity) for identity in replaced]
         self._remove_replaced(_GRACE_S)
         self._steps_in_piece += 1
@@ -186,11 +188,6 @@ class Committer:
         record.setdefault("wall_time", time.time())
         self._journal.append(record)
         self.state.apply(record)
-
-    def _know_images(self, trajectories: Sequence[Trajectory]) -> None:
-        self._known_images.update(images_of(trajectories))
-        if len(self._known_images) > MAX_KNOWN_IMAGES:
-            self._known_images.clear()
 
     def _write_segment(self, content: StepContent) -> FileGroup:
         identity = new_id()
