@@ -279,12 +279,16 @@ def choose_checkpoint(
     elif onset in offers:
         chosen = max(offers[onset])
     else:
-        reason = f"No checkpoint is left from before step {onset}, where the change may have begun."
-        return CheckpointChoice(step=None, reason=reason, onset_step=onset)
+        return CheckpointChoice(step=None, reason=none_before(onset), onset_step=onset)
     is_newest = chosen == newest_before(steps, onset)
     which = "from" if is_newest else "that was evaluated"
     reason = f"It is the newest {which} before step {onset}, where the change may have begun."
     return CheckpointChoice(step=chosen, reason=reason, onset_step=onset)
+
+
+def none_before(onset: int) -> str:
+    """The sentence of a run that has nothing good to go back to."""
+    return f"No checkpoint is left from before step {onset}, where the change may have begun."
 
 
 def surplus_steps(run_path: Path, on_disk: Collection[int], *, keep: int) -> set[int]:
