@@ -59,7 +59,7 @@ def words(joint: JointReport) -> list[str]:
     from echoscope.diagnostics.measure.text.sample import MAX_TRAJECTORIES
     from echoscope.store.importers.draft import RECONSTRUCTIONS
     from echoscope.store.log.layout import shown_path
-    from echoscope.text.amounts import counted, step_words
+    from echoscope.text.amounts import counted
     from echoscope.text.sentences import capitalised
 
     report = joint.written
@@ -71,7 +71,11 @@ def words(joint: JointReport) -> list[str]:
         parts.append(f"metrics of {counted(report.num_steps_with_numbers, 'step')}")
     lines = []
     if parts:
-        steps = step_words((report.first_step, report.last_step))
+        steps = (
+            f"step {report.first_step}"
+            if report.num_steps == 1
+            else f"steps {report.first_step} to {report.last_step}"
+        )
         lines.append(f"{run}: added {' and '.join(parts)} ({steps}).")
     else:
         lines.append(f"{run}: nothing to add.")
