@@ -104,7 +104,7 @@ def checkpoint_damage(folder: Path, *, run_id: str | None = None, only: str | No
         if only in (None, name):
             why = content_damage(folder / name, entry["bytes"], entry["sha256"])
             if why:
-                return f"{name}: {why}"
+                return f"{name} {why.removeprefix('its content ').removeprefix('it ')}"
     if only is None:
         for name, _ in _files(folder):
             # What lies elsewhere is a note of somebody's; a file in `model/` may be loaded.

@@ -354,7 +354,7 @@ def test_a_damaged_checkpoint_is_not_resumed_and_the_one_before_it_can_be_named(
     (problem,) = verify(path).problems
     assert (problem.path, problem.what, problem.lost) == (
         weights.parents[1],
-        "model/model.safetensors: its content changed after it was written",
+        "model/model.safetensors changed after it was written",
         f"the checkpoint of step {STEPS}",
     )
     with pytest.raises(ConfigError, match=rf"--resume {path} --checkpoint {STEPS - 1}`"):
