@@ -130,13 +130,9 @@ def _split(text: str) -> SplitChoice | None:
 def words(report: ExportReport) -> list[str]:
     """The report in sentences."""
     from echoscope.store.exporters.exporting import way_out_of_damage
-    from echoscope.text.amounts import counted
+    from echoscope.text.amounts import counted, step_words
 
-    steps = (
-        f"step {report.first_step}"
-        if report.first_step == report.last_step
-        else f"steps {report.first_step} to {report.last_step}"
-    )
+    steps = step_words((report.first_step, report.last_step))
     taken = sum(report.taken.values())
     lines = [
         f"{report.path}: wrote {counted(report.num_rows, report.noun)} ({steps}).",

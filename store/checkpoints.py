@@ -17,12 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from echoscope.text.strict_json import value_at
+
 from .errors import StoreError
-from .log.durable import read_checked_json, sha256_of, to_checked_json_bytes, write_new_file
-from .log.index import RunIndex
+from .log.durable import (
+    content_damage,
+    read_checked_json,
+    sha256_of,
+    to_checked_json_bytes,
+    write_new_file,
+)
 from .log.layout import MODEL_NAME, Layout
 from .reader import RunReader, open_run
-from .records import REQUESTED, Alarm, AlarmSeverity, AlarmState, CheckpointRecord
+from .records import REQUESTED, Alarm, AlarmSeverity, AlarmState
 
 MANIFEST_NAME = "MANIFEST.json"
 STATE_NAME = "state.json"
@@ -94,27 +101,15 @@ def checkpoint_damage(folder: Path, *, run_id: str | None = None, only: str | No
     if run_id is not None and owner is not None and owner != run_id:
         return f"it belongs to run {owner!r}"
     for name, entry in files.items():
-        if only in (None, name) and (why := _file_damage(folder / name, entry)):
-            return f"{name} {why}"
+        if only in (None, name):
+            why = content_damage(folder / name, entry["bytes"], entry["sha256"])
+            if why:
+                return f"{name} {why.removeprefix('its content ').removeprefix('it ')}"
     if only is None:
         for name, _ in _files(folder):
             # What lies elsewhere is a note of somebody's; a file in `model/` may be loaded.
             if name.startswith(f"{MODEL_NAME}/") and name not in files:
                 return f"{name} was not there when the checkpoint was written"
-    return ""
-
-
-def _file_damage(path: Path, entry: dict[str, Any]) -> str:
-    try:
-        size = path.stat().st_size
-        if size != entry["bytes"]:
-            return f"has {size} bytes, not {entry['bytes']}"
-        if sha256_of(path) != entry["sha256"]:
-            return "changed after it was written"
-    except FileNotFoundError:
-        return "is missing"
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
     return ""
 
 
@@ -312,7 +307,7 @@ def surplus_steps(run_path: Path, on_disk: Collection[int], *, keep: int) -> set
         keep=keep,
         success=evaluation_success(run),
         onsets=[onset for onset in onsets if onset is not None],
-        requested=requested_steps(recorded),
+        requested={record.step for record in recorded if record.reason == REQUESTED},
     )
     return set(on_disk) - kept
 
@@ -326,10 +321,8 @@ def resumable_checkpoints(run: RunReader) -> list[Path]:
         StoreError: the run cannot be read.
     """
     info, hidden = run.info(), hidden_steps(run)
-    origin = info.config.get("branched_from")
-    last_step = info.last_step
-    if isinstance(origin, Mapping) and isinstance(origin.get("step"), int):
-        last_step = max(last_step, origin["step"])
+    branched_at = value_at(info.config, int, "branched_from", "step")
+    last_step = max(info.last_step, -1 if branched_at is None else branched_at)
     folders = checkpoint_folders(Layout(run.path).checkpoints)
     return [
         path
@@ -348,19 +341,5 @@ def hidden_steps(run: RunReader) -> set[int]:
     """Steps of checkpoints that only a rewound attempt wrote: the disk may still have them."""
     if run.info().attempt == 1:
         return set()
-    try:
-        index = RunIndex(run.path, all_attempts=True)  # the journal alone: no database is opened
-        while True:
-            rows = index.event_rows("checkpoints")
-            if index.refresh() == "same":
-                break  # or packs were merged meanwhile, and one of these was gone
-    except OSError as error:
-        raise StoreError(f"{run.path}: cannot be read now ({error.strerror or error})") from error
-    last = {row["path"]: row for row in rows}.values()
-    written = {row["step"] for row in last if not row["is_deleted"]}
-    return written - {checkpoint.step for checkpoint in run.checkpoints()}
-
-
-def requested_steps(checkpoints: Iterable[CheckpointRecord]) -> set[int]:
-    """Steps of the checkpoints that a person asked for."""
-    return {checkpoint.step for checkpoint in checkpoints if checkpoint.reason == REQUESTED}
+    written = open_run(run.path, all_attempts=True).checkpoints()
+    return {record.step for record in written} - {record.step for record in run.checkpoints()}

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from echoscope.text.png import picture_key
 
 from .errors import NotARunError, StoreError
+from .log.durable import stat_of
 from .log.index import RunIndex
 from .log.layout import Layout
 from .log.remote.pulling import local_folder
@@ -35,11 +36,11 @@ from .query.database import RunDatabase, run_row
 from .query.rows import (
     ack_from_row,
     alarm_from_row,
-    checkpoint_from_row,
     command_from_row,
     diagnostic_from_row,
     image_keys,
     outcome_from_rows,
+    rebuilt,
     settings_from_row,
     trajectory_from_rows,
 )
@@ -111,7 +112,9 @@ def run_info(index: RunIndex) -> RunInfo:
         "config": json.loads(row["config"]),
         "live_knobs": json.loads(row["live_knobs"]),
     }
-    return RunInfo(**values, is_starting=is_starting(index), heard_at=heard_at(index.layout))
+    stats = stat_of(index.layout.journal)
+    heard_at = stats.st_mtime if stats else time.time()  # between two pieces of the journal
+    return RunInfo(**values, is_starting=is_starting(index), heard_at=heard_at)
 
 
 def info_status(
@@ -134,14 +137,6 @@ def is_starting(index: RunIndex) -> bool:
     """Whether the current attempt has no step yet."""
     rewinds = index.state.rewinds
     return index.state.last_step == (rewinds[-1][1] if rewinds else -1)
-
-
-def heard_at(layout: Layout) -> float:
-    """When a run acknowledged something last, in seconds since the epoch."""
-    try:
-        return layout.journal.stat().st_mtime
-    except FileNotFoundError:
-        return time.time()  # between two pieces of the journal
 
 
 def command_states(
@@ -254,7 +249,7 @@ class RunReader(_SqlReader):
 
     def info(self) -> RunInfo:
         """Name, status, configuration and progress."""
-        self.refresh()
+        self._database.follow(self._index)
         return run_info(self._index)
 
     def steps(self) -> pa.Table:
@@ -290,22 +285,32 @@ class RunReader(_SqlReader):
 
     def listing(self, step: int) -> pa.Table:
         """The rows of `trajectories` of one step, by id. Opens the files of that step only."""
-        return self._rows("trajectories", step).sort_by("id")
+        return self.rows_of_step("trajectories", step).sort_by("id")
 
     def rows_of_step(self, table: str, step: int) -> pa.Table:
-        """The rows of one step of a data table: `DATA_TABLES` of the schema. Opens its files only.
+        """As `rows_of_steps`, of one step."""
+        return self.rows_of_steps(table, step, step)
+
+    def rows_of_steps(
+        self, table: str, first: int, last: int, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of some steps of a data table: `DATA_TABLES` of the schema. Opens their files
+        only.
+
+        Args:
+            columns: Only these; None for all.
 
         Raises:
             ValueError: not such a table.
         """
         if table not in DATA_TABLES:
             raise ValueError(f"{table!r} is none of the data tables {', '.join(DATA_TABLES)}")
-        return self._rows(table, step)
+        return self._database.step_rows(self._index, table, (first, last), columns)
 
     def trajectories_of_step(self, step: int) -> list[Trajectory]:
         """The full records of one step, by id."""
         turns, tokens = (
-            grouped(self._rows(table, step).sort_by("turn"), "attempt", "trajectory_id")
+            grouped(self.rows_of_step(table, step).sort_by("turn"), "attempt", "trajectory_id")
             for table in ("turns", "tokens")
         )
         rows = self.listing(step).to_pylist()
@@ -361,9 +366,10 @@ class RunReader(_SqlReader):
 
     def status(self) -> RunStatus:
         """How the run stands now."""
-        info = self.info()
-        times = self.steps().filter(pc.field("attempt") == info.attempt).column("wall_time")
-        step_s = pace_of(sorted(times.to_pylist()[-RECENT_STEPS - 1 :]))
+        info, step_s = self.info(), math.nan
+        if info.status == RUNNING:
+            times = self.steps().filter(pc.field("attempt") == info.attempt).column("wall_time")
+            step_s = pace_of(sorted(times.to_pylist()[-RECENT_STEPS - 1 :]))
         return info_status(info, self.commands(), step_s=step_s, now=time.time())
 
     def settings(self) -> list[SettingsRecord]:
@@ -384,7 +390,7 @@ class RunReader(_SqlReader):
         rows = self._events("checkpoints").sort_by(_JOURNAL).to_pylist()
         last: dict[str, CheckpointRecord] = {}
         for row in rows:
-            record = checkpoint_from_row(row)
+            record = rebuilt(CheckpointRecord, row)
             before = last.get(record.path)
             if before is not None and before.reason == REQUESTED and not record.is_deleted:
                 record = replace(record, reason=REQUESTED)  # it was asked for, and still is
@@ -393,12 +399,12 @@ class RunReader(_SqlReader):
 
     def diagnostics(self, step: int) -> list[DiagnosticRecord]:
         """The diagnostic arrays of one step."""
-        rows = self._rows("diagnostics", step).sort_by("kind").to_pylist()
+        rows = self.rows_of_step("diagnostics", step).sort_by("kind").to_pylist()
         return [diagnostic_from_row(row) for row in rows]
 
     def _row_and_tokens(self, trajectory_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         _, step, _ = parse_trajectory_id(trajectory_id)
-        rows = self._rows("trajectories", step)
+        rows = self.rows_of_step("trajectories", step)
         matching = rows.filter(pc.equal(rows.column("id"), trajectory_id))
         if not matching.num_rows:
             raise KeyError(f"run {self.run_id} has no trajectory {trajectory_id}")
@@ -407,16 +413,13 @@ class RunReader(_SqlReader):
 
     def _rows_of(self, table: str, trajectory: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Rows of one trajectory of one attempt, by turn."""
-        rows = self._rows(table, trajectory["step"])
+        rows = self.rows_of_step(table, trajectory["step"])
         is_it = pc.and_(
             pc.equal(rows.column("trajectory_id"), trajectory["id"]),
             pc.equal(rows.column("attempt"), trajectory["attempt"]),
         )
         turn_rows: list[dict[str, Any]] = rows.filter(is_it).sort_by("turn").to_pylist()
         return turn_rows
-
-    def _rows(self, table: str, step: int) -> pa.Table:
-        return self._database.step_rows(self._index, table, step)
 
 
 _BAD_RUN = (
@@ -441,17 +444,15 @@ class RunsReader(_SqlReader):
         database: RunDatabase,
         root: Path,
         unreadable: dict[Path, str],
-        names: Collection[str] | None = None,
     ) -> None:
         super().__init__(database)
         self._root = root
-        self._names = names
         self.unreadable = unreadable
         """Folders that look like runs and cannot be read, with the reason."""
 
     def cursor(self) -> RunsReader:
         """A reader for another thread, over the same database."""
-        return RunsReader(self._database, self._root, self.unreadable, self._names)
+        return RunsReader(self._database, self._root, self.unreadable)
 
     def refresh(self) -> None:
         """Catch up, runs that appeared since the last call included."""
@@ -467,7 +468,7 @@ class RunsReader(_SqlReader):
                 self._refuse(index.layout.root, error)
         seen = {index.layout.root for index in self._database.indexes.values()}
         new = []
-        for path in _run_folders(self._root, self._names):
+        for path in _run_folders(self._root):
             if path.resolve() in seen or path.resolve() in self.unreadable:
                 continue
             try:
@@ -499,18 +500,7 @@ class RunsReader(_SqlReader):
 
     def statuses(self) -> dict[str, RunStatus]:
         """How every readable run stands now, by run id."""
-        now = time.time()
-        commands = grouped(self.sql("SELECT * FROM commands"), "run_id")
-        answers = self.sql("SELECT * FROM command_events ORDER BY attempt, sequence")
-        events = grouped(answers, "run_id")
-        out = {}
-        for info in self.infos():
-            key = (info.run_id,)
-            states = command_states(commands.get(key, ()), events.get(key, ()))
-            is_running = info.status == RUNNING
-            step_s = _step_s(self, info) if is_running else math.nan
-            out[info.run_id] = info_status(info, states, step_s=step_s, now=now)
-        return out
+        return {info.run_id: self.run(info.run_id).status() for info in self.infos()}
 
     def run(self, run_id: str) -> RunReader:
         """A reader of one of the runs, over the same database.
@@ -545,13 +535,8 @@ def open_run(path: str | Path, *, all_attempts: bool = False, memory_limit: str 
     return RunReader(database, index)
 
 
-def open_runs(
-    root: str | Path, *, memory_limit: str = "", names: Collection[str] | None = None
-) -> RunsReader:
+def open_runs(root: str | Path, *, memory_limit: str = "") -> RunsReader:
     """Open the runs directly under a folder as one; `memory_limit` as for `open_run`.
-
-    Args:
-        names: of the folders of the runs to open; None for all.
 
     Raises:
         NotARunError: no such folder.
@@ -559,18 +544,9 @@ def open_runs(
     folder = local_folder(root)
     if not folder.is_dir():
         raise NotARunError(f"{folder}: no such folder")
-    reader = RunsReader(RunDatabase(folder, [], memory_limit), folder, {}, names)
+    reader = RunsReader(RunDatabase(folder, [], memory_limit), folder, {})
     reader.refresh()
     return reader
-
-
-def _step_s(reader: _SqlReader, info: RunInfo) -> float:
-    """Usual seconds a step, NaN where too few are done."""
-    query = (
-        "SELECT wall_time FROM steps WHERE run_id = $1 AND attempt = $2 ORDER BY step DESC LIMIT $3"
-    )
-    rows = reader.sql(query, [info.run_id, info.attempt, RECENT_STEPS + 1])
-    return pace_of(sorted(rows.column("wall_time").to_pylist()))
 
 
 def grouped(rows: pa.Table, *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
@@ -581,8 +557,7 @@ def grouped(rows: pa.Table, *keys: str) -> dict[tuple[Any, ...], list[dict[str, 
     return groups
 
 
-def _run_folders(root: Path, names: Collection[str] | None) -> Iterator[Path]:
-    """The runs in a folder, or those of some names; hidden ones are being started."""
-    paths = root.iterdir() if names is None else (root / name for name in names)
-    visible = (path for path in sorted(paths) if not path.name.startswith("."))
+def _run_folders(root: Path) -> Iterator[Path]:
+    """The runs in a folder; hidden ones are being started."""
+    visible = (path for path in sorted(root.iterdir()) if not path.name.startswith("."))
     return (path for path in visible if Layout(path).is_run)

@@ -54,6 +54,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def step_words(steps: tuple[int, int]) -> str:
+    """The first and the last step: `step 4`, or `steps 4 to 9`."""
+    first, last = steps
+    return f"step {first}" if first == last else f"steps {first} to {last}"
+
+
 def listed(names: Sequence[str], most: int = 4) -> str:
     """The first of some names, and how many more there are.
 

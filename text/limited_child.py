@@ -17,10 +17,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 START_TIMEOUT_S = 60.0
 _KEPT = ("PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
@@ -167,6 +170,26 @@ def serve(answer: Callable[[Any], Any], prepare: Callable[[Any], None] | None = 
         if os.waitpid(fork, 0)[1]:
             answers.write("null\n")
             answers.flush()
+
+
+def connected_child(
+    module: str, env: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], Connection]:
+    """A process that calls `work` of a module with a descriptor; the other end of it is ours."""
+    from multiprocessing import Pipe
+
+    ours, theirs = Pipe()
+    with theirs:
+        code = f"from {module} import work; work({theirs.fileno()})"
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", code],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            env=env,
+        )
+    return process, ours
 
 
 def environment() -> dict[str, str]:

@@ -9,7 +9,9 @@ import json
 import math
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def finite_or_none(value: float | None) -> float | None:
@@ -48,6 +50,18 @@ def json_value(value: Any) -> Any:
     if hasattr(value, "tolist"):  # an array, or a scalar of numpy
         return json_value(value.tolist())
     return str(value)
+
+
+def value_at(value: Any, kind: type[T], *path: str) -> T | None:
+    """The value inside objects at a path of names; None where there is none of this kind.
+
+    >>> value_at({"envs": {"seed": 3}}, int, "envs", "seed"), value_at({"seed": True}, int, "seed")
+    (3, None)
+    """
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    is_flag = kind is int and isinstance(value, bool)
+    return value if isinstance(value, kind) and not is_flag else None
 
 
 def parsed_json(text: str | bytes) -> Any:

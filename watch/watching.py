@@ -31,7 +31,7 @@ from echoscope.recorder.foreign_run import StepEnd
 from echoscope.store.errors import StoreError
 from echoscope.store.records import Alarm, AlarmState
 from echoscope.store.status import pace_of
-from echoscope.text.amounts import counted
+from echoscope.text.amounts import counted, step_words
 
 from .folder import LOOK_S, Folder
 from .ledger import Ledger, Look, Waits
@@ -185,7 +185,7 @@ class Watch:
         """At the end: what was read and not judged, or not taken."""
         left, rollouts = self._ledger.waiting(self.last_step), self._ledger.rollouts
         if left:
-            steps = f"step {left[0]}" if len(left) == 1 else f"steps {left[0]} to {left[-1]}"
+            steps = step_words((left[0], left[-1]))
             if self._has_more:
                 self._say(f"{steps} were not judged yet: the next watch does so")
             else:

@@ -20,6 +20,7 @@ from echoscope.store.steer.commands import Mailbox
 from echoscope.store.steer.settings import applied, replayed
 from echoscope.store.steer.steering import unfinished_action
 from echoscope.store.writer import RunWriter
+from echoscope.text.amounts import step_words
 
 from ..config.loading import ConfigError, apply_settings, live_schema, placed, validate
 from ..config.settings import RunConfig
@@ -147,7 +148,7 @@ def _played_again(start: int, last_step: int) -> str:
     if last_step <= start:
         return ""
     first = start + 1
-    steps = f"steps {first} to {last_step}" if last_step > first else f"step {first}"
+    steps = step_words((first, last_step))
     them = "they were" if last_step > first else "it was"
     return f": {steps} will be played again, because {them} finished after its last checkpoint"
 

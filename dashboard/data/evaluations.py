@@ -9,7 +9,7 @@ import functools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from echoscope.diagnostics.measure.outcomes import (
@@ -23,17 +23,14 @@ from echoscope.diagnostics.measure.outcomes import (
 )
 from echoscope.diagnostics.tools.stored_outcomes import (
     Planned,
-    outcomes_of_runs,
     planned,
     stored_outcomes,
 )
-from echoscope.store.errors import StoreError
 from echoscope.store.query.listing import RunRow
-from echoscope.store.reader import open_runs
+from echoscope.store.reader import open_run
 from echoscope.store.status import Origin
 
 from ..page.problems import Problem
-from ..web.settings import settings
 from . import queries
 from .cache import AnswerCache
 
@@ -197,8 +194,6 @@ def _ranked(evaluations: Sequence[Played], world: World) -> tuple[Ranked, ...]:
 # --- read from the runs under the root
 
 MAX_KEPT = 4_096
-BATCH = 25
-"""Evaluations that one query reads: opening a database takes as long as reading several."""
 _played = AnswerCache(max_entries=MAX_KEPT)
 
 
@@ -280,12 +275,9 @@ def _read_beside(run_ids: Sequence[str], positions: Mapping[str, queries.Positio
 
     def read() -> None:
         try:
-            for start in range(0, len(run_ids), BATCH):
-                batch = run_ids[start : start + BATCH]
-                together = _read_together(batch) if len(batch) > 1 else {}
-                for run_id in batch:
-                    ask = together.get(run_id, functools.partial(_read_one, run_id))
-                    _played.get(positions[run_id][0], positions[run_id], ask)
+            for run_id in run_ids:
+                position = positions[run_id]
+                _played.get(position[0], position, functools.partial(_read_one, run_id))
         except Exception as error:  # noqa: BLE001 - raised again where a page asks
             _errors.append(error)
         finally:
@@ -295,32 +287,11 @@ def _read_beside(run_ids: Sequence[str], positions: Mapping[str, queries.Positio
         threading.Thread(target=read, name="evaluations", daemon=True).start()
 
 
-def _read_together(run_ids: Sequence[str]) -> dict[str, Callable[[], Played | Problem]]:
-    """What several evaluations have played, from one database.
-
-    Those that it cannot show are left out: read by itself, each says what is wrong with it.
-    """
-    folders = {queries.path_of(run_id).resolve(): run_id for run_id in run_ids}
-    try:
-        reader = open_runs(settings().root, names=run_ids)
-        outcomes = outcomes_of_runs(reader)
-        infos = reader.infos()
-    except (StoreError, OSError):
-        return {}
-    return {
-        run_id: functools.partial(
-            played_of, run_id, info.created_at, plan, outcomes.get(info.run_id, ())
-        )
-        for info in infos
-        if (run_id := folders[info.path]) and (plan := planned(info.config)) is not None
-    }
-
-
 def _read_one(run_id: str) -> Played | Problem:
     """What an evaluation has played; a Problem is kept as well, until something is written."""
     try:
         with queries.reading(run_id):
-            run = queries.reader(run_id)
+            run = open_run(queries.path_of(run_id))
             info = run.info()
             plan = planned(info.config)
             if plan is None:

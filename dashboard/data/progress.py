@@ -11,6 +11,7 @@ import pandas as pd
 
 from echoscope.store.status import RECENT_STEPS, RunStatus, Status, pace_of
 from echoscope.text.amounts import duration
+from echoscope.text.strict_json import value_at
 
 _WRITTEN_S = 0.01
 """Between two steps: less is the time of writing them, unless a step says that it took so long."""
@@ -135,9 +136,8 @@ def engines_words(config: Mapping[str, Any]) -> str:
         ("trainer", "ranks", "ranks train"),
         ("engine", "replicas", "replicas sample"),
     ):
-        of = config.get(section)
-        number = of.get(name) if isinstance(of, Mapping) else None
-        if isinstance(number, int) and number > 1:
+        number = value_at(config, int, section, name) or 0
+        if number > 1:
             parts.append(f"{number} {words}")
     if not parts:
         return ""

@@ -30,6 +30,7 @@ from echoscope.diagnostics.judge.lineage import live_changes
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.checkpoints import last_good_checkpoint
 from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
+from echoscope.store.log.durable import stat_of
 from echoscope.store.log.layout import Layout, shown_path
 from echoscope.store.log.remote.pulling import is_held
 from echoscope.store.models import Detokenizer, load_detokenizer, tokenizer_folders
@@ -165,7 +166,7 @@ def position(run_id: str) -> Position:
     except OSError as error:
         raise _gone(run_id) from error
     journal, packs, commands = (
-        _stat(path) for path in (layout.journal, layout.packs, layout.commands)
+        stat_of(path) for path in (layout.journal, layout.packs, layout.commands)
     )
     return (
         str(layout.root),
@@ -430,13 +431,6 @@ def _frame(table: pa.Table) -> pd.DataFrame:
 def identity_of(run_json: os.stat_result) -> tuple[int, int]:
     """Tells a run from another one that took its folder's place: inodes are used again."""
     return run_json.st_ino, run_json.st_mtime_ns
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    try:
-        return os.stat(path)
-    except OSError:
-        return None
 
 
 def _gone(run_id: str) -> Problem:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 import os
 import signal
-import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import OrderedDict
@@ -30,7 +28,7 @@ from echoscope.diagnostics.read.sources import Opened, open_source, opened_run
 from echoscope.diagnostics.read.table import MetricTable, TableBuilder
 from echoscope.store.errors import StoreError
 from echoscope.store.reader import RunReader, open_run
-from echoscope.text.limited_child import environment
+from echoscope.text.limited_child import connected_child, environment
 
 LONG = 500
 """Steps from which on a run is judged by a process of its own; it takes a second to start."""
@@ -168,21 +166,11 @@ def judge_aside(run: Path, step: int | None) -> tuple[Verdict, Judgement] | None
     Raises:
         StoreError: `end_all` was called.
     """
-    ours, theirs = socket.socketpair()
-    with theirs:
-        code = f"from {__name__} import work; work({theirs.fileno()})"
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", code],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            env={**os.environ, **environment()},
-        )
+    process, connection = connected_child(__name__, {**os.environ, **environment()})
     with _lock:
         _running.add(process)
     try:
-        with Connection(ours.detach()) as connection, suppress(EOFError, ConnectionError):
+        with connection, suppress(EOFError, ConnectionError):
             connection.send((str(run), step))
             verdict, judgement = connection.recv()
             return verdict, judgement

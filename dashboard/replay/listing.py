@@ -16,6 +16,7 @@ import pandas as pd
 import streamlit as st
 
 from echoscope.store.query.condition import checked_condition
+from echoscope.store.query.database import quote
 from echoscope.store.reader import RunReader
 from echoscope.store.records import parse_trajectory_id
 from echoscope.store.schema import TABLES
@@ -113,7 +114,7 @@ class Asked:
         Raises:
             QueryError: `where` is not one condition.
         """
-        conditions = [f"t.split = {_literal(self.split)}", SUCCESS[self.success], KEPT[self.kept]]
+        conditions = [f"t.split = {quote(self.split)}", SUCCESS[self.success], KEPT[self.kept]]
         if self.where:
             columns = TABLES["trajectories"].column_names
             conditions.append(checked_condition(self.where, columns, "trajectories"))
@@ -123,7 +124,7 @@ class Asked:
         names = ", ".join(f"t.{name}" for name in COLUMNS)
         source, hits = "FROM trajectories t", ""
         if self.text:
-            first_hits = _FIRST_HITS.format(words=_literal(self.text))
+            first_hits = _FIRST_HITS.format(words=quote(self.text))
             source += f" JOIN ({first_hits}) h ON h.trajectory_id = t.id AND h.attempt = t.attempt"
             hits = ", h.turn, h.excerpt"
         return (
@@ -167,7 +168,7 @@ def _is_one_of(episodes: Sequence[EpisodeKey]) -> str:
     steps = ", ".join(
         str(step) for step in sorted({parse_trajectory_id(key)[1] for _, key in episodes})
     )
-    keys = ", ".join(_literal(f"{attempt}/{key}") for attempt, key in episodes)
+    keys = ", ".join(quote(f"{attempt}/{key}") for attempt, key in episodes)
     return f"t.step IN ({steps}) AND t.attempt || '/' || t.id IN ({keys})" if keys else "false"
 
 
@@ -202,10 +203,6 @@ def summary(rows: pd.DataFrame) -> str:
         parts.append(f"{int(kept.astype(bool).sum())} kept of {len(kept)}")
     noun = "trajectory" if len(rows) == 1 else "trajectories"
     return f"{len(rows):,} {noun}" + (f": {', '.join(parts)}" if parts else "")
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 _FORMS: Mapping[str, tuple[str, Callable[[float], str]]] = {

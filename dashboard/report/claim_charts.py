@@ -13,8 +13,8 @@ import numpy as np
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.claims import Level
-from echoscope.diagnostics.judge.rules.base import step_words
 from echoscope.diagnostics.metric_entry import SUCCESS
+from echoscope.text.amounts import step_words
 from echoscope.text.sentences import capitalised
 
 from ..charts import theme

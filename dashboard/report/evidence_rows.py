@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.claims import Change, Claim, Dip, Disagreement, Level, Lost
 from echoscope.diagnostics.judge.record import THEN, Evidence, Verdict
-from echoscope.diagnostics.judge.rules.base import step_words, trials_words
+from echoscope.diagnostics.judge.rules.base import trials_words
 from echoscope.diagnostics.metric_entry import SHARE
+from echoscope.text.amounts import step_words
 
 from ..charts.tiles import claim_words
 from ..labels import interval_words, value_words

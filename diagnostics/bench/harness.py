@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from echoscope.store.records import BoolArray, FloatArray64, IntArray64
+from echoscope.text.strict_json import value_at
 
 from ..judge.regimes import Regime
 from ..read.metrics_file import read_metrics
@@ -162,8 +163,8 @@ def labelled(folder: Path, name: str, entry: Mapping[str, Any]) -> LabelledRun:
     table = read_metrics(file)
     label = str(entry.get("label", ""))
     is_collapsed = bool(entry.get("collapsed"))
-    interval = _inside(entry.get("onset_performance"), "interval")
-    halved = interval[1] if isinstance(interval, list) and len(interval) == 2 else None
+    interval = value_at(entry, list, "onset_performance", "interval")
+    halved = interval[1] if interval and len(interval) == 2 else None
     if halved is None and is_collapsed:
         halved = halved_for_good(table)
     stops = entry.get("facts") or {}
@@ -177,7 +178,7 @@ def labelled(folder: Path, name: str, entry: Mapping[str, Any]) -> LabelledRun:
         is_collapsed=is_collapsed,
         counts=label not in NEITHER,
         halved_step=halved,
-        onset_step=_whole(_inside(entry.get("onset_early"), "step")),
+        onset_step=value_at(entry, int, "onset_early", "step"),
         recorded_stops={
             str(key): int(step)
             for key, step in stops.items()
@@ -185,16 +186,8 @@ def labelled(folder: Path, name: str, entry: Mapping[str, Any]) -> LabelledRun:
         },
         table=table,
         regime=None if regime is None else Regime(regime),
-        seed=_whole(entry.get("seed")),
+        seed=value_at(entry, int, "seed"),
     )
-
-
-def _inside(entry: Any, key: str) -> Any:
-    return entry.get(key) if isinstance(entry, dict) else None
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def halved_for_good(table: MetricTable) -> int | None:

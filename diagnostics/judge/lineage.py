@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from echoscope.store.log.layout import Layout
 from echoscope.store.steer.settings import LiveSettings, live_settings
+from echoscope.text.strict_json import value_at
 
 from ..config import AlarmConfig
 from ..read.table import table_of_run
@@ -212,9 +213,7 @@ def settings_over(config: Mapping[str, Any], live: LiveSettings) -> AlarmSetting
     >>> settings_over({"lr": 0.1}, unchanged).at(0) == AlarmConfig()
     True
     """
-    diagnostics = config.get("diagnostics")
-    own = diagnostics.get("alarms") if isinstance(diagnostics, Mapping) else None
-    first = _with_settings(_DEFAULTS, own)
+    first = _with_settings(_DEFAULTS, value_at(config, dict, "diagnostics", "alarms"))
     changes = [(step, _with_settings(first, values)) for step, values in live.below(PREFIX)]
     return AlarmSettings(changes=((0, first), *changes))
 

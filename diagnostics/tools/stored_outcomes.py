@@ -3,47 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from echoscope.store.reader import RunReader, RunsReader
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from echoscope.store.reader import RunReader
 from echoscope.store.records import StopReason, parse_trajectory_id
 from echoscope.store.status import EVALUATION, Origin, origin_of
+from echoscope.text.strict_json import value_at
 
 from ..measure.outcomes import Outcome, task_name
 
 _FAILURES = frozenset(reason.value for reason in StopReason if reason.is_failure)
-_QUERY = """
-SELECT t.run_id, t.id, t.tag, t.env_id, t.env_seed, t.task_key, t.is_success, t.episode_return,
-       t.num_turns, t.num_sampled_tokens, t.stop_reason, u.valid_frac, u.effective_frac,
-       u.num_input, u.num_output, u.cost
-FROM trajectories t LEFT JOIN (
-    SELECT run_id, step, attempt, trajectory_id, avg(is_valid::INT) valid_frac,
-           avg(is_effective::INT) effective_frac,
-           sum(info['usage/input_tokens']) num_input, sum(info['usage/output_tokens']) num_output,
-           sum(info['usage/cost']) AS cost
-    FROM turns GROUP BY ALL
-) u ON u.run_id = t.run_id AND u.trajectory_id = t.id AND u.step = t.step AND u.attempt = t.attempt
-WHERE t.split = 'eval' AND t.step BETWEEN $1 AND $2
-ORDER BY t.run_id, t.id
-"""
-_NO_STEP = 2**31 - 1
+_KEYS = ["step", "attempt", "id"]
+_EPISODE = [
+    *("tag", "env_id", "env_seed", "task_key", "is_success", "episode_return", "num_turns"),
+    *("num_sampled_tokens", "stop_reason"),
+]
+_TURN = ["step", "attempt", "trajectory_id", "is_valid", "is_effective", "info"]
 
 
 def stored_outcomes(reader: RunReader, first_step: int, last_step: int) -> dict[int, Outcome]:
     """Place among the episodes to outcome, of the evaluation episodes of these steps."""
-    rows = reader.sql(_QUERY, [first_step, last_step]).to_pylist()
+    columns = [*_KEYS, *_EPISODE, "split"]
+    episodes = reader.rows_of_steps("trajectories", first_step, last_step, columns)
+    episodes = episodes.filter(pc.field("split") == "eval")
+    turns = reader.rows_of_steps("turns", first_step, last_step, _TURN)
+    rows = episodes.join(_summed(turns), keys=_KEYS).sort_by("id").to_pylist()
     return {parse_trajectory_id(row["id"])[2]: _outcome(row) for row in rows}
 
 
-def outcomes_of_runs(reader: RunsReader) -> dict[str, list[Outcome]]:
-    """Run id to the outcomes of all its evaluation episodes, of many runs with one query."""
-    outcomes: dict[str, list[Outcome]] = defaultdict(list)
-    for row in reader.sql(_QUERY, [0, _NO_STEP]).to_pylist():
-        outcomes[row["run_id"]].append(_outcome(row))
-    return outcomes
+def _summed(turns: pa.Table) -> pa.Table:
+    """What the turns of each episode come to; null where none of them says it."""
+    flags = (turns.column(name).cast(pa.int8()) for name in ("is_valid", "is_effective"))
+    numbers = (
+        pc.map_lookup(turns.column("info"), pa.scalar(f"usage/{name}"), "first")
+        for name in ("input_tokens", "output_tokens", "cost")
+    )
+    names = [*_KEYS, "valid", "effective", "input", "output", "cost"]
+    keys = (turns.column(name) for name in ("step", "attempt", "trajectory_id"))
+    by_episode = pa.table([*keys, *flags, *numbers], names).group_by(_KEYS)
+    means, sums = ((n, "mean") for n in names[3:5]), ((n, "sum") for n in names[5:])
+    return by_episode.aggregate([*means, *sums])
 
 
 def _outcome(row: Mapping[str, Any]) -> Outcome:
@@ -54,11 +58,11 @@ def _outcome(row: Mapping[str, Any]) -> Outcome:
         is_success=row["is_success"],
         episode_return=_number(row, "episode_return"),
         num_turns=row["num_turns"],
-        valid_frac=_number(row, "valid_frac"),
-        effective_frac=_number(row, "effective_frac"),
-        num_tokens=row["num_sampled_tokens"] or int(row["num_output"] or 0),
-        num_input_tokens=int(row["num_input"] or 0),
-        cost=row["cost"],
+        valid_frac=_number(row, "valid_mean"),
+        effective_frac=_number(row, "effective_mean"),
+        num_tokens=row["num_sampled_tokens"] or int(row["output_sum"] or 0),
+        num_input_tokens=int(row["input_sum"] or 0),
+        cost=row["cost_sum"],
         is_failure=row["stop_reason"] in _FAILURES,
     )
 
@@ -94,26 +98,19 @@ def planned(config: Mapping[str, Any]) -> Planned | None:
     """
     if origin_of(config) is not Origin.EVALUATED:
         return None
-    entry, settings = config[EVALUATION], config.get("settings")
-    settings = settings if isinstance(settings, Mapping) else {}
-    envs = settings.get("envs")
-    worlds = envs.get("eval") if isinstance(envs, Mapping) else None
-    num_worlds = len(worlds) if isinstance(worlds, list) else 1
-    tasks, siblings = (_whole(entry.get(name)) or 0 for name in ("tasks", "siblings"))
+    entry, worlds = config[EVALUATION], value_at(config, list, "settings", "envs", "eval")
+    num_worlds = 1 if worlds is None else len(worlds)
+    tasks, siblings = (value_at(entry, int, name) or 0 for name in ("tasks", "siblings"))
     temperature = entry.get("temperature")
     return Planned(
         who=str(entry.get("name") or entry.get("who") or "nobody")[:_MAX_NAME],
         temperature=float(temperature) if isinstance(temperature, int | float) else None,
-        seed=_whole(settings.get("seed")),
+        seed=value_at(config, int, "settings", "seed"),
         num_episodes=tasks * siblings * num_worlds,
     )
 
 
 _MAX_NAME = 300
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def evaluation_words(plan: Planned) -> str:

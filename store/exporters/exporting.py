@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from echoscope.text.amounts import counted
+from echoscope.text.amounts import counted, step_words
 from echoscope.text.did_you_mean import did_you_mean
 
 from ..errors import StoreError
@@ -250,13 +250,12 @@ def _nothing(source: RunSource) -> str:
             f"copy the metrics use `echoscope mirror {run} --to tensorboard` (or wandb, "
             "trackio); in Python, Run(PATH).metrics() is their table"
         )
-    first, last = source.steps
-    if first > source.cut:
-        return f"{where}: there is no step {first}; the run has steps 0 to {source.cut}"
-    steps = f"step {first}" if first == last else f"steps {first} to {last}"
+    if source.steps[0] > source.cut:
+        return f"{where}: there is no step {source.steps[0]}; the run has steps 0 to {source.cut}"
     condition = source.options.where
     does = f"fulfils --where {condition!r}" if condition else "is there"
-    return f"{where}: no episode of {steps} {does}; the run has steps 0 to {source.cut}"
+    asked = step_words(source.steps)
+    return f"{where}: no episode of {asked} {does}; the run has steps 0 to {source.cut}"
 
 
 def _all_left_out(source: RunSource) -> str:
@@ -286,7 +285,6 @@ def _missing(source: RunSource) -> tuple[str, ...]:
 def _put(temporary: Path, target: Path) -> None:
     """Give what was written its name, once everything is on the disk."""
     for file in temporary.iterdir() if temporary.is_dir() else [temporary]:
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
+        sync_path(file)
     os.replace(temporary, target)
     sync_path(target.absolute().parent)

@@ -19,6 +19,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from echoscope.text.strict_json import value_at
+
 from ..errors import QueryError
 from ..importers.draft import SUMMED_REWARDS
 from ..models import Detokenizer, load_detokenizer, tokenizer_folders
@@ -377,6 +379,4 @@ class RunSource:
     @cached_property
     def system(self) -> str:
         """The system message that the configuration names; empty for none."""
-        context = self.info.config.get("context")
-        value = context.get("system") if isinstance(context, Mapping) else None
-        return value if isinstance(value, str) else ""
+        return value_at(self.info.config, str, "context", "system") or ""

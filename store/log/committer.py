@@ -89,8 +89,6 @@ class Committer:
         self._known_images: set[str] = set()
         """Pictures that steps of this process hold. A resume begins anew: it may hide steps."""
         self._mail = MailFolder(layout.root, state.run_id)
-        self._unanswered: dict[str, Command] = {}
-        """Bodies of commands in the mailbox that the journal does not hold yet."""
         # zstd and fsync of one table overlap with building the next.
         self._pool = ThreadPoolExecutor(
             max_workers=len(DATA_TABLES), thread_name_prefix="echoscope-segments"
@@ -128,7 +126,9 @@ class Committer:
                 **self._event_rows(content.alarms),
             }
         )
-        self._know_images(content.trajectories)
+        self._known_images.update(images_of(content.trajectories))
+        if len(self._known_images) > MAX_KNOWN_IMAGES:
+            self._known_images.clear()
         self._replaced += [(time.monotonic(), identity) for identity in replaced]
         self._remove_replaced(_GRACE_S)
         self._steps_in_piece += 1
@@ -189,11 +189,6 @@ class Committer:
         self._journal.append(record)
         self.state.apply(record)
 
-    def _know_images(self, trajectories: Sequence[Trajectory]) -> None:
-        self._known_images.update(images_of(trajectories))
-        if len(self._known_images) > MAX_KNOWN_IMAGES:
-            self._known_images.clear()
-
     def _write_segment(self, content: StepContent) -> FileGroup:
         identity = new_id()
         run_id, attempt = self.state.run_id, self.state.attempt
@@ -253,11 +248,9 @@ class Committer:
         new_ids = {ack.command_id for ack in acks} - self._known_commands
         if not new_ids:
             return []
-        commands, _ = self._mail.new()
-        self._unanswered |= {command.command_id: command for command in commands.values()}
-        bodies = [self._unanswered.pop(i) for i in list(self._unanswered) if i in new_ids]
-        self._known_commands.update(command.command_id for command in bodies)
-        return bodies
+        bodies = {c.command_id: c for c in self._mail.commands() if c.command_id in new_ids}
+        self._known_commands.update(bodies)
+        return [*bodies.values()]
 
 
 def load_committer(layout: Layout, *, rotate_every: int) -> tuple[Committer, set[str]]:

@@ -36,6 +36,14 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
+def stat_of(path: str | Path) -> os.stat_result | None:
+    """What the disk says of a file or folder; None where there is none."""
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
 def open_regular(path: Path, *, follows_links: bool = True) -> BufferedReader:
     """Open a file for reading, and never wait for a pipe or read a device that does not end.
 
@@ -144,6 +152,21 @@ def read_checked_json(path: Path) -> dict[str, Any]:
 def sha256_of(path: Path) -> str:
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def content_damage(path: Path, num_bytes: int, sha256: str) -> str:
+    """What is wrong with a file that was so when it was written; an empty text for nothing."""
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != num_bytes:
+                return f"it has {size} bytes, not {num_bytes}"
+            is_same = hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    except FileNotFoundError:
+        return "it is missing"
+    except OSError as error:
+        return f"it cannot be read ({error.strerror or error})"
+    return "" if is_same else "its content changed after it was written"
 
 
 def take_lock(descriptor: int, wait_s: float) -> bool:

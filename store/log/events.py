@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from ..records import Split, StepMetrics, Trajectory, TrajectoryOutcome
 from ..schema import COUNTED_METRICS, EVENT_TABLES, STEP_METRICS, TABLES, arrow_schema
 
 _NAMES = {name: TABLES[name].column_names for name in EVENT_TABLES}
+_NUMBERS = {name: {c.name for c in TABLES[name].columns if c.type == "DOUBLE"} for name in _NAMES}
 
 
 def metric_values(metrics: StepMetrics) -> dict[str, float]:
@@ -68,13 +70,11 @@ class EventColumns:
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._columns: dict[str, dict[str, list[Any]]] = {}
-        self.clear()
-
-    def clear(self) -> None:
-        self._columns = {
+        self._columns: dict[str, dict[str, list[Any]]] = {
             name: {column: [] for column in columns} for name, columns in _NAMES.items()
         }
+        self._tables: dict[str, pa.Table] = {}
+        """What `table` gave last: rows only come on top."""
 
     def add(self, record: Row, limit: int | None = None) -> None:
         """Take the events of one journal record, up to step `limit`.
@@ -92,9 +92,6 @@ class EventColumns:
                 if not is_cut or row["step"] <= limit:
                     self._add_row(name, row, attempt)
 
-    def is_empty(self, name: str) -> bool:
-        return not self._columns[name]["run_id"]
-
     def _add_metrics(self, record: Row, attempt: int) -> None:
         columns = self._columns["metrics"]
         for entry in record.get("metrics", ()):
@@ -108,25 +105,27 @@ class EventColumns:
             columns["value"] += [float(value) for value in values.values()]
 
     def _add_row(self, name: str, row: Row, attempt: int) -> None:
+        row = {**row, "run_id": self._run_id, "attempt": attempt}
         for column, values in self._columns[name].items():
-            if column == "run_id":
-                values.append(self._run_id)
-            elif column == "attempt":
-                values.append(attempt)
-            else:
-                value = row.get(column)
-                if isinstance(value, str) and _is_double(name, column):
-                    value = float(value)  # NaN and infinities are text in the journal
-                values.append(value)
+            value = row.get(column)
+            if isinstance(value, str) and column in _NUMBERS[name]:
+                value = float(value)  # NaN and infinities are text in the journal
+            values.append(value)
 
     def columns(self, name: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Some columns of the rows of a table, row by row: a list of many runs makes no tables."""
         return zip(*(self._columns[name][column] for column in columns), strict=True)
 
     def table(self, name: str) -> pa.Table:
-        """All rows of a table that were collected since `clear`."""
-        return pa.Table.from_pydict(self._columns[name], schema=arrow_schema(name))
+        """All rows of a table that were collected."""
+        before = self._tables.get(name, _empty(name))
+        new = {column: values[before.num_rows :] for column, values in self._columns[name].items()}
+        if new["run_id"]:
+            rows = pa.Table.from_pydict(new, schema=arrow_schema(name))
+            before = self._tables[name] = pa.concat_tables([before, rows])
+        return before
 
 
-def _is_double(table: str, column: str) -> bool:
-    return next(c.type for c in TABLES[table].columns if c.name == column) == "DOUBLE"
+@cache
+def _empty(name: str) -> pa.Table:
+    return arrow_schema(name).empty_table()

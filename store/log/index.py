@@ -31,7 +31,6 @@ logger = logging.getLogger("echoscope.store")
 
 _LOAD_ATTEMPTS = 50
 _LOAD_PAUSE_S = 0.01
-_TAIL_ATTEMPTS = 5
 
 
 class _MovedError(Exception):
@@ -160,10 +159,7 @@ def _repeated_description(layout: Layout) -> dict[str, Any] | None:
 
 
 class RunIndex:
-    """State of one run as its files tell it; `refresh` catches up.
-
-    `events` collects rows of the event tables: whoever uses them takes and clears them.
-    """
+    """State of one run as its files tell it; `refresh` catches up."""
 
     def __init__(self, path: Path, *, all_attempts: bool = False) -> None:
         self.layout = Layout(path.resolve())
@@ -178,13 +174,14 @@ class RunIndex:
         self.state = RunState(self.run_id)
         self.packs: dict[int, Pack] = {}
         self.events = EventColumns(self.run_id)
+        """The rows of the event tables that no pack holds."""
         self.chain = Chain.of(self.run_id)
         self.live = LivePiece(1, None)
         self.num_acknowledged = 0
         """Records of the whole journal, as `journal.tail` says."""
         self._pack_numbers: list[int] | None = None
         self._told: set[str] = set()
-        self.reload()
+        self._reload()
 
     @property
     def warnings(self) -> list[str]:
@@ -200,12 +197,8 @@ class RunIndex:
         is_damaged = any(problem.path == self.layout.journal for problem in self.problems)
         return self.live.inode is not None and not is_damaged
 
-    def refresh(self) -> str:
-        """Read what was appended since the last call.
-
-        Returns:
-            `"same"`; `"grown"` (new events in `events`, perhaps new files); or `"reset"`
-            (everything was read again: `events` holds all of them).
+    def refresh(self) -> bool:
+        """Read what was appended since the last call; whether there was something.
 
         Raises:
             OSError: a file cannot be read now; the next call reads everything again.
@@ -218,12 +211,12 @@ class RunIndex:
             self._pack_numbers = None
             raise
         if records is None:
-            self.reload()
-            return "reset"
+            self._reload()
+            return True
         for record in records:
             self.state.apply(record)
             self._add_events(record)
-        return "grown" if records else "same"
+        return bool(records)
 
     def check_files(self, files: Iterable[VisibleFile]) -> bool:
         """Look which of some files are whole: the others are left out; whether that is news."""
@@ -262,12 +255,13 @@ class RunIndex:
             ]
         return visible
 
-    def whole_rows(self, file: VisibleFile, columns: Sequence[str]) -> pa.Table:
-        """Columns of a file; none of a damaged one: the page of the run says which is damaged."""
+    def whole_rows(self, file: VisibleFile, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows of a file; none of a damaged one: the page of the run says which is damaged."""
         try:
             return file.rows(self.layout.root, columns)
         except (OSError, pa.ArrowException):
-            return arrow_schema(file.entry.table).empty_table().select(columns)
+            nothing = arrow_schema(file.entry.table).empty_table()
+            return nothing if columns is None else nothing.select(columns)
 
     @property
     def groups(self) -> tuple[FileGroup, ...]:
@@ -281,25 +275,18 @@ class RunIndex:
         return (*self.state.committed, *self.state.unfinished.values())
 
     def event_rows(self, table: str) -> list[dict[str, Any]]:
-        """Rows of an event table: those in packs, and those in `events`."""
-        packed = self.packed_rows(table)
-        if not self.events.is_empty(table):
-            packed += self.events.table(table).to_pylist()
-        return packed
+        """Rows of an event table: those in packs, and those in `events`.
 
-    def packed_rows(self, table: str) -> list[dict[str, Any]]:
-        """Rows of an event table that are in packs. Damaged files are left out, with a warning."""
+        Damaged files are left out, with a warning.
+        """
         self.check_files(self.visible_files(table))
-        rows: list[dict[str, Any]] = []
-        for file in self.files(table):
-            try:
-                rows += file.rows(self.layout.root).to_pylist()
-            except (OSError, pa.ArrowException) as error:
-                self.left_out[file.entry.path] = f"it cannot be read ({error})"
+        packed = map(self.whole_rows, self.files(table))
+        events = pa.concat_tables([*packed, self.events.table(table)])
+        rows: list[dict[str, Any]] = events.to_pylist()
         return rows
 
-    def reload(self) -> None:
-        """Read everything again: `events` holds all events then.
+    def _reload(self) -> None:
+        """Read everything again.
 
         Raises:
             StoreError: the files of the run keep changing, or nothing of them can be read.
@@ -317,11 +304,12 @@ class RunIndex:
         self.problems = []
         if self._run_json_problem is not None:
             self._note(self._run_json_problem)
-        self.num_acknowledged, tail_problem = self._read_tail()
+        # Before the journal, which can only be longer then.
+        self.num_acknowledged, tail_problem = read_tail(self.layout)
         numbers = self.layout.pack_numbers()
         chunk = self._read_live(max([0, *numbers, *self.layout.piece_numbers()]) + 1)
         self.state = RunState(self.run_id)
-        self.events.clear()
+        self.events = EventColumns(self.run_id)
         self.chain, self.packs = Chain.of(self.run_id), {}
         records: list[Record] = []
         for number in range(1, self.live.number):
@@ -348,15 +336,6 @@ class RunIndex:
             self.state.apply(record)
         for record in records:
             self._add_events(record)
-
-    def _read_tail(self) -> tuple[int, str]:
-        """How many records were acknowledged, read before the journal: that can only be longer."""
-        for _ in range(_TAIL_ATTEMPTS):  # the writer may be at it
-            try:
-                return read_tail(self.layout), ""
-            except StoreError as error:
-                problem = str(error).split(": ", 1)[1]
-        return 0, problem
 
     def _read_live(self, last: int) -> Chunk | None:
         """The live piece from its beginning; `last` is its number if its header is damaged."""

@@ -117,6 +117,7 @@ class RunState:
 _PREFIX = '{"crc": "'
 _BODY = len('{"crc": "00000000", ')
 _TAIL_BYTES = 128
+_TAIL_ATTEMPTS = 5
 _NO_CRC = "00000000"
 
 Record = dict[str, Any]
@@ -241,23 +242,21 @@ class Chain:
         return [f"{num_missing} {records} missing {where}"] if num_missing > 0 else []
 
 
-def read_tail(layout: Layout) -> int:
-    """How many records were acknowledged, as `journal.tail` says.
-
-    Raises:
-        StoreError: the file is damaged or missing.
-    """
-    try:
-        record = decode_line(read_regular(layout.tail).rstrip() + b"\n") or {}
-    except FileNotFoundError:
-        problem = "it is missing"
-    except OSError as error:
-        raise StoreError(f"{layout.tail}: {error.strerror}") from error
-    else:
-        if isinstance(record.get("seq"), int):
-            return int(record["seq"])
-        problem = "it is damaged"
-    raise StoreError(f"{layout.tail}: {problem}, so records at the journal's end may be missing")
+def read_tail(layout: Layout) -> tuple[int, str]:
+    """How many records were acknowledged, as `journal.tail` says, and what is wrong with it."""
+    problem = ""
+    for _ in range(_TAIL_ATTEMPTS):  # the writer may be at it
+        try:
+            record = decode_line(read_regular(layout.tail).rstrip() + b"\n") or {}
+        except FileNotFoundError:
+            problem = "it is missing, so records at the journal's end may be missing"
+        except OSError as error:
+            problem = str(error.strerror)
+        else:
+            if isinstance(record.get("seq"), int):
+                return int(record["seq"]), ""
+            problem = "it is damaged, so records at the journal's end may be missing"
+    return 0, problem
 
 
 class Journal:

@@ -202,7 +202,7 @@ class _Packing:
         events = EventColumns(self.run_id)
         for record in records:
             events.add(record)
-        tables = {name: events.table(name) for name in EVENT_TABLES if not events.is_empty(name)}
+        tables = {name: rows for name in EVENT_TABLES if (rows := events.table(name)).num_rows}
         steps = {record["step"] for record in records}
         for table in tables.values():
             if "step" in table.column_names:

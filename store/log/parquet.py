@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..schema import TABLES, arrow_schema
-from .durable import open_regular, sha256_of, write_all, write_new_file
+from .durable import content_damage, sha256_of, stat_of, write_all, write_new_file
 from .layout import FileEntry
 
 _SEGMENT_LEVEL = 1
@@ -138,16 +138,13 @@ class FileChecks:
     def damage(self, root: Path, entry: FileEntry) -> str:
         """What is wrong with a data file, hashed unless it is known; an empty text for nothing."""
         path = root / entry.path
-        try:
-            stats = os.stat(path)
-            mark = (entry.sha256, stats.st_size, stats.st_mtime_ns, stats.st_ino)
-            if self._whole.get(path) == mark:
-                return ""
-            why = _content_damage(path, entry)
-        except FileNotFoundError:
-            return "it is missing"
-        except OSError as error:
-            return f"it cannot be read ({error.strerror or error})"
+        stats = stat_of(path)
+        if stats is None:
+            return damage_of(root, entry)
+        mark = (entry.sha256, stats.st_size, stats.st_mtime_ns, stats.st_ino)
+        if self._whole.get(path) == mark:
+            return ""
+        why = damage_of(root, entry)
         if not why and time.time_ns() - stats.st_mtime_ns > _SETTLED_NS:
             with self._lock:
                 while len(self._whole) >= _MAX_REMEMBERED:
@@ -169,15 +166,6 @@ CHECKS = FileChecks()
 """Shared by all readers of this process."""
 
 
-def _content_damage(path: Path, entry: FileEntry) -> str:
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size != entry.num_bytes:
-            return f"it has {size} bytes, not {entry.num_bytes}"
-        is_same = hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
-    return "" if is_same else "its content changed after it was written"
-
-
 def damage_of(root: Path, entry: FileEntry) -> str:
     """What is wrong with a data file, read anew; an empty text where nothing is."""
-    return FileChecks().damage(root, entry)
+    return content_damage(root / entry.path, entry.num_bytes, entry.sha256)

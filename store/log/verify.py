@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from echoscope.text.amounts import step_words
+
 from ..checkpoints import checkpoint_damage, checkpoint_folders, checkpoint_step
 from ..schema import TABLES
 from .index import Problem, RunIndex
@@ -64,8 +66,7 @@ def verify(path: str | Path) -> VerifyReport:
 
 def _lost_rows(group: FileGroup, entry: FileEntry) -> str:
     """What cannot be read without one file of a segment or pack."""
-    first, last = group.first_step, group.last_step
-    steps = f"step {first}" if first == last else f"steps {first} to {last}"
+    steps = step_words((group.first_step, group.last_step))
     return f"{entry.table} of {steps}, attempt {group.attempt} ({entry.num_rows} rows)"
 
 

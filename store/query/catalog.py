@@ -19,11 +19,12 @@ import duckdb
 from ..errors import StoreError
 from ..log.index import RunIndex
 from ..log.packs import Pack
+from ..log.parquet import CHECKS
 from ..log.remote.bucket import s3_place
 from ..log.remote.pulling import RemoteRoot, RemoteRun
 from ..reader import RunsReader
 from ..schema import SCHEMA_VERSION, TABLES, create_table_sql
-from .database import quote
+from .database import quote, run_row
 
 _ADOPTED = [name for name in TABLES if name != "runs"]
 _OWN_FILES = ".catalog"
@@ -89,9 +90,8 @@ class Catalog:
         Raises:
             CatalogError: the database does not answer, or another process adopts at this moment.
         """
-        rows = {row["run_id"]: row for row in reader.sql("SELECT * FROM runs").to_pylist()}
         for info in reader.infos():
-            yield self._adopt_run(RunIndex(info.path), rows[info.run_id])
+            yield self._adopt_run(RunIndex(info.path))
 
     def missing(self, reader: RunsReader) -> list[str]:
         """Ids of runs in the catalog whose files are gone: a query that needs them fails."""
@@ -124,7 +124,7 @@ class Catalog:
         self._run("CALL lake.set_option('auto_compact', false)")  # a run's files are its own
         self._run("COMMIT")
 
-    def _adopt_run(self, index: RunIndex, row: Mapping[str, Any]) -> Adoption:
+    def _adopt_run(self, index: RunIndex) -> Adoption:
         run_id = index.run_id
         limits = {
             attempt: limit
@@ -138,13 +138,12 @@ class Catalog:
             packs = self._rows("SELECT number FROM lake.stored.packs WHERE run_id = ?", run_id)
             new = {n: pack for n, pack in index.packs.items() if (n,) not in packs}
             damages = {} if RemoteRun.of(index.layout.root) else _damages(index, new)
-            new = {n: pack for n, pack in new.items() if n not in damages}
+            new = {n: pack for n, pack in new.items() if not damages.get(n)}
             for number, pack in new.items():
                 self._add(index, pack)
                 self._run("INSERT INTO lake.stored.packs VALUES (?, ?)", run_id, number)
             self._replace("stored.limits", run_id, [(run_id, *pair) for pair in limits.items()])
-            columns = [row[name] for name in TABLES["runs"].column_names]
-            self._replace("runs", run_id, [tuple(columns)])
+            self._replace("runs", run_id, [tuple(run_row(index).values())])
             self._run("COMMIT")
         except BaseException:
             self._db.rollback()
@@ -190,17 +189,11 @@ class Catalog:
 
 
 def _damages(index: RunIndex, packs: Mapping[int, Pack]) -> dict[int, list[str]]:
-    """Pack number to what is wrong with its files; nothing for a pack that is whole."""
-    out = {}
-    for table in _ADOPTED:
-        index.check_files(index.visible_files(table))
+    """Pack number to what is wrong with its files."""
+    root, out = index.layout.root, {}
     for number, pack in packs.items():
-        paths = [entry.path for group in pack.groups for entry in group.files]
-        reasons = [
-            f"{index.layout.root / p}: {index.left_out[p]}" for p in paths if p in index.left_out
-        ]
-        if reasons:
-            out[number] = reasons
+        whys = CHECKS.damages(root, [entry for group in pack.groups for entry in group.files])
+        out[number] = [f"{root / path}: {why}" for path, why in whys.items() if why]
     return out
 
 

@@ -91,7 +91,7 @@ def checked_query(query: str) -> CheckedQuery:
         )
     if kinds[0] != "SELECT":
         raise QueryError(f"a query may only read: {kinds[0]} is not allowed, SELECT is")
-    names = _check(_statements(row))
+    names = {name.removeprefix("live_") for name in _check(_statements(row))}
     return CheckedQuery(sql=query, tables=tuple(name for name in TABLES if name in names))
 
 
@@ -180,8 +180,8 @@ def _check(statements: list[dict[str, Any]]) -> set[str]:
         if expression is not None:
             if expression not in _EXPRESSIONS:
                 raise QueryError(f"a query may only read: {_readable(expression)} is not allowed")
-            if expression == "FUNCTION":
-                _check_function(str(node["function_name"]))
+            if expression == "FUNCTION" and node["function_name"].lower() in REFUSED_FUNCTIONS:
+                raise QueryError(f"{node['function_name']}() is not allowed: a query only reads")
             continue
         kind = node.get("type")
         # Other nodes that have a type describe the type of a value: an object, not a word.
@@ -189,7 +189,11 @@ def _check(statements: list[dict[str, Any]]) -> set[str]:
             raise QueryError(f"a query may only read: {_readable(kind)} is not allowed, SELECT is")
         if kind in ("BASE_TABLE", "SHOW_REF"):
             name = str(node["table_name"]).strip('"')
-            _check_table(name)
+            if _FILE_NAME.search(name):
+                raise QueryError(
+                    f"{name!r} is not a table: a query reads the tables of the run, not files. "
+                    "SHOW TABLES lists the tables"
+                )
             names.add(name.lower())
         elif kind == "TABLE_FUNCTION":
             name = str(node["function"]["function_name"])
@@ -198,20 +202,9 @@ def _check(statements: list[dict[str, Any]]) -> set[str]:
                     f"{name}() is not allowed after FROM: a query reads the tables of the run and "
                     "nothing else. SHOW TABLES lists them"
                 )
+            if name.lower().startswith("histogram"):  # of a table that its arguments name
+                names |= set(TABLES)
     return names
-
-
-def _check_function(name: str) -> None:
-    if name.lower() in REFUSED_FUNCTIONS:
-        raise QueryError(f"{name}() is not allowed: a query only reads")
-
-
-def _check_table(name: str) -> None:
-    if _FILE_NAME.search(name):
-        raise QueryError(
-            f"{name!r} is not a table: a query reads the tables of the run, not files. "
-            "SHOW TABLES lists the tables"
-        )
 
 
 def _readable(kind: str) -> str:

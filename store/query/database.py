@@ -22,14 +22,16 @@ import pyarrow.compute as pc
 from ..errors import QueryError, StoreError
 from ..log.index import RunIndex, VisibleFile
 from ..log.remote.pulling import is_held
-from ..schema import EVENT_TABLES, TABLES, arrow_schema, create_table_sql
+from ..schema import DATA_TABLES, TABLES, arrow_schema, create_table_sql
 from ..status import RUNNING
-from ..steer.commands import MailFolder, folder_mark
+from ..steer.commands import MailFolder
 from .check import CheckedQuery, one_line
 from .run_files import SCHEME, RunFiles
 from .sql_process import RunningQuery
 
 T = TypeVar("T")
+Steps = tuple[int, int]
+"""The first and the last of a range."""
 _QUERY_ERRORS = (
     duckdb.ParserException,
     duckdb.CatalogException,
@@ -106,9 +108,6 @@ class RunDatabase:
         """Tables whose files are shown, and the SQL of their views."""
         self._read_files: set[str] = set()
         """Files that a view has named since DuckDB was opened."""
-        self._runs: list[dict[str, Any]] = []
-        self._pending: list[dict[str, Any]] = []
-        self._mailboxes: list[int | None] = []
         self._mail: dict[str, MailFolder] = {}
         for index in indexes:
             self.add(index)
@@ -123,15 +122,11 @@ class RunDatabase:
         with self._lock:
             if self._connection is None:
                 self._connection = connect(self._files, self._memory_limit)
-                self._views, self._runs, self._pending, self._mailboxes = {}, [], [], []
-                self._read_files = set()
+                self._views, self._read_files = {}, set()
                 for name in TABLES:
+                    # Empty: `_reading` puts the rows that no file holds in its place.
                     self._connection.execute(create_table_sql(name, f"live_{name}"))
                     self._connection.execute(f"CREATE VIEW {name} AS FROM live_{name}")
-                self._connection.execute(create_table_sql("commands", "pending_commands"))
-                for index in self.indexes.values():
-                    self._take_events(index)
-                self._refresh_rows()
             return self._connection
 
     def add(self, index: RunIndex) -> None:
@@ -149,24 +144,22 @@ class RunDatabase:
                 )
             self.indexes[index.run_id] = index
             self._prefixes[index.run_id] = self._files.add(index.layout.root)
-            self._take_events(index)
+            self._mail[index.run_id] = MailFolder(index.layout.root, index.run_id)
 
     def remove(self, run_id: str) -> None:
         """Stop showing a run, because its folder is gone."""
         with self._lock:
-            self._delete_events(self.indexes.pop(run_id))
-            del self._prefixes[run_id]
+            del self.indexes[run_id], self._prefixes[run_id], self._mail[run_id]
 
-    def refresh(self) -> None:
-        """Catch up with every run.
+    def refresh(self) -> bool:
+        """Catch up with every run; whether one had news.
 
         Raises:
             StoreError: a journal cannot be read now.
         """
         with self._lock:
-            self._catch_up()
-            if self._connection is not None:
-                self._refresh_rows()
+            has_news = [self.follow(index) for index in self.indexes.values()]
+            return any(has_news)
 
     def run(self, query: CheckedQuery, params: Any, running: RunningQuery) -> pa.Table:
         """Run checked SQL, on a connection and in a read-only transaction of its own.
@@ -201,22 +194,29 @@ class RunDatabase:
             try:
                 return read()
             except (duckdb.Error, OSError, pa.ArrowException) as error:
-                if not self._catch_up() and attempt:
+                if not self.refresh() and attempt:
                     raise refusal(one_line(error)) from error
         raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
 
-    def step_rows(self, index: RunIndex, name: str, step: int) -> pa.Table:
-        """The visible rows of one step of a data table, after catching up; raises as `_again`."""
-        self.refresh()
-        schema = arrow_schema(name)
-        is_of_step = pc.field("step") == step
+    def step_rows(
+        self, index: RunIndex, name: str, steps: Steps, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The visible rows of some steps of a data table, after catching up; raises as `_again`.
+
+        Args:
+            columns: Only these; None for all.
+        """
+        self.follow(index)
+        nothing = arrow_schema(name).empty_table()
+        nothing = nothing if columns is None else nothing.select(columns)
+        is_of_steps = (pc.field("step") >= steps[0]) & (pc.field("step") <= steps[1])
 
         def read() -> pa.Table:
             with self._lock:
-                self._check_files(index, [name], step)
-                files = [f for f in index.files(name) if f.first_step <= step <= f.last_step]
-            parts = (file.rows(index.layout.root, where=is_of_step) for file in files)
-            return pa.concat_tables([schema.empty_table(), *parts])
+                self._check_files(index, [name], steps)
+                files = [file for file in index.files(name) if _has_some(file, steps)]
+            parts = (file.rows(index.layout.root, columns, is_of_steps) for file in files)
+            return pa.concat_tables([nothing, *parts])
 
         return self._again(read, lambda why: StoreError(f"{index.layout.root}: {why}"))
 
@@ -225,38 +225,46 @@ class RunDatabase:
     ) -> pa.Table | None:
         """The visible rows of an event table of one run, after catching up, without DuckDB.
 
-        None where DuckDB is open or the files are many: then DuckDB is faster. To open one takes
-        longer than to read the few files of a usual run, and a page may ask of a hundred runs.
+        None where the files are many: then DuckDB is faster. To open one takes longer than to read
+        the few files of a usual run, and a page may ask of a hundred runs.
 
         Raises as `_again`.
 
         Args:
             keys: Of the table `metrics`: only these.
         """
-        self.refresh()
+        self.follow(index)
         of_keys = None if keys is None else pc.field("key").isin(list(keys))
 
         def read() -> pa.Table | None:
             with self._lock:
-                if self._connection is not None or len(index.visible_files(name)) > _FEW_FILES:
+                if len(index.visible_files(name)) > _FEW_FILES:
                     return None
                 self._check_files(index, [name])
-                files, live = index.files(name), index.events.table(name)
+                files, live = index.files(name), self._live_rows(index, name)
             parts = [file.rows(index.layout.root, where=of_keys) for file in files]
-            rows = pa.concat_tables([*parts, live if of_keys is None else live.filter(of_keys)])
-            return self._with_waiting(index, rows) if name == "commands" else rows
+            return pa.concat_tables([*parts, live if of_keys is None else live.filter(of_keys)])
 
         return self._again(read, lambda why: StoreError(f"{index.layout.root}: {why}"))
 
-    def _with_waiting(self, index: RunIndex, commands: pa.Table) -> pa.Table:
-        """Commands of the journal, then those that still wait in the mailbox."""
-        with self._lock:
-            run_id = index.run_id
-            mail = self._mail.setdefault(run_id, MailFolder(index.layout.root, run_id))
-            pending = mail.rows()
-        answered = set(commands.column("command_id").to_pylist())
-        waiting = [row for row in pending if row["command_id"] not in answered]
-        return pa.concat_tables([commands, pa.Table.from_pylist(waiting, schema=commands.schema)])
+    def _live_rows(self, index: RunIndex, name: str) -> pa.Table:
+        """The rows of an event table of one run that no file holds."""
+        live = index.events.table(name)
+        if name != "commands" or not (mail := self._mail[index.run_id].rows()):
+            return live
+        columns = ["command_id"]
+        stored = (file.rows(index.layout.root, columns) for file in index.files(name))
+        known = {row["command_id"] for rows in (live, *stored) for row in rows.to_pylist()}
+        waiting = [row for row in mail if row["command_id"] not in known]
+        return pa.concat_tables([live, pa.Table.from_pylist(waiting, schema=live.schema)])
+
+    def _live_table(self, name: str) -> pa.Table:
+        """The rows of a table that no file holds, of all runs."""
+        schema, indexes = arrow_schema(name), self.indexes.values()
+        if name == "runs":
+            return pa.Table.from_pylist([run_row(index) for index in indexes], schema=schema)
+        live = (self._live_rows(index, name) for index in indexes)
+        return pa.concat_tables([schema.empty_table(), *live])
 
     @contextmanager
     def _reading(self, tables: Iterable[str]) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -264,28 +272,31 @@ class RunDatabase:
         with self._lock:
             for index in self.indexes.values():
                 self._check_files(index, tables)
+            self._forget_footers()
             for name in tables:
                 self._show(name)
             connection = self.connection.cursor()
-        try:
+            for name in set(tables) - set(DATA_TABLES):
+                connection.register(f"live_{name}", self._live_table(name))
             connection.execute("BEGIN TRANSACTION READ ONLY")
+            # With its first statement it begins: no other thread's view comes to these rows.
+            connection.execute("FROM live_tokens")
+        try:
             yield connection
         finally:
             connection.close()
 
-    def _check_files(self, index: RunIndex, names: Iterable[str], step: int | None = None) -> None:
+    def _check_files(
+        self, index: RunIndex, names: Iterable[str], steps: Steps | None = None
+    ) -> None:
         """Hash files that were not hashed before; damaged ones are left out.
 
         Args:
-            step: only those that may hold rows of this step; None for all.
+            steps: only those that may hold rows of these steps; None for all.
         """
         for _ in range(_RETRIES):
-            files: list[VisibleFile] = [
-                file
-                for name in names
-                for file in index.visible_files(name)
-                if step is None or file.first_step <= step <= file.last_step
-            ]
+            visible = (file for name in names for file in index.visible_files(name))
+            files = [file for file in visible if steps is None or _has_some(file, steps)]
             # What is news may be missing because it was packed: then the journal says so.
             if not index.check_files(files) or not self.follow(index):
                 return
@@ -312,56 +323,24 @@ class RunDatabase:
                     parts.append(f"FROM read_parquet({quote(path)}) WHERE step <= {limit}")
         columns = ", ".join(f'"{column}"' for column in TABLES[name].column_names)
         rows = " UNION ALL BY NAME ".join(f"({part})" for part in parts)
-        sql = f"SELECT {columns} FROM ({rows})"
-        if name != "commands":
-            return sql
-        return (
-            f"{sql} UNION ALL SELECT * FROM pending_commands WHERE command_id NOT IN "
-            f"(SELECT command_id FROM ({sql}))"
-        )
+        return f"SELECT {columns} FROM ({rows})"
 
-    def _forget_footers(self) -> bool:
+    def _forget_footers(self) -> None:
         """Close DuckDB where it remembers the footers of many files that are gone.
 
         Its cache makes queries over many files fast, and forgets nothing. Queries that run at this
         moment end on the DuckDB on which they began; the next one opens another.
         """
+        if len(self._read_files) <= _MAX_FORGOTTEN:
+            return
         named = {
             self._prefixes[run_id] + entry.path
             for run_id, index in self.indexes.items()
             for group in index.groups
             for entry in group.files
         }
-        if len(self._read_files - named) <= _MAX_FORGOTTEN:
-            return False
-        self._connection = None
-        for index in self.indexes.values():
-            index.reload()
-        return True
-
-    def _take_events(self, index: RunIndex) -> None:
-        if self._connection is None:
-            return  # they wait in the index
-        for name in EVENT_TABLES:
-            if not index.events.is_empty(name):
-                rows = index.events.table(name)
-                self._connection.register("new_rows", rows)
-                self._connection.execute(f"INSERT INTO live_{name} BY NAME FROM new_rows")
-                self._connection.unregister("new_rows")
-        index.events.clear()
-
-    def _delete_events(self, index: RunIndex) -> None:
-        if self._connection is not None:
-            for name in EVENT_TABLES:
-                self._connection.execute(
-                    f"DELETE FROM live_{name} WHERE run_id = ?", [index.run_id]
-                )
-
-    def _catch_up(self) -> bool:
-        """Follow every journal; whether one had news."""
-        with self._lock:
-            has_news = [self.follow(index) for index in self.indexes.values()]
-            return any(has_news)
+        if len(self._read_files - named) > _MAX_FORGOTTEN:
+            self._connection = None
 
     def follow(self, index: RunIndex) -> bool:
         """Follow the journal of one run; whether it had news.
@@ -371,7 +350,7 @@ class RunDatabase:
         """
         with self._lock:
             try:
-                change = index.refresh()
+                return index.refresh()
             except StoreError:
                 raise
             except OSError as error:
@@ -379,40 +358,11 @@ class RunDatabase:
                 raise StoreError(
                     f"{index.layout.root}: cannot be read now ({why}); ask again"
                 ) from error
-            if change == "reset":
-                if self._forget_footers():
-                    return True
-                self._delete_events(index)
-            if change != "same":
-                self._take_events(index)
-            return change != "same"
 
-    def _refresh_rows(self) -> None:
-        """The rows that no file holds: of the runs, and of commands that wait in mailboxes."""
-        rows = [run_row(index) for index in self.indexes.values()]
-        if rows != self._runs:
-            self._replace("live_runs", pa.Table.from_pylist(rows, schema=arrow_schema("runs")))
-            self._runs = rows
-        marks = [folder_mark(index.layout.commands) for index in self.indexes.values()]
-        if marks == self._mailboxes and None not in marks:
-            return
-        self._mailboxes = marks
-        self._mail = {
-            run_id: self._mail.get(run_id) or MailFolder(index.layout.root, run_id)
-            for run_id, index in self.indexes.items()
-        }
-        pending = [row for mail in self._mail.values() for row in mail.rows()]
-        if pending != self._pending:
-            table = pa.Table.from_pylist(pending, schema=arrow_schema("commands"))
-            self._replace("pending_commands", table)
-            self._pending = pending
 
-    def _replace(self, target: str, rows: pa.Table) -> None:
-        self.connection.register("new_rows", rows)
-        self.connection.execute(f"BEGIN; DELETE FROM {target}")
-        self.connection.execute(f"INSERT INTO {target} SELECT * FROM new_rows")
-        self.connection.execute("COMMIT")
-        self.connection.unregister("new_rows")
+def _has_some(file: VisibleFile, steps: Steps) -> bool:
+    """Whether a file may hold rows of some steps."""
+    return file.first_step <= steps[1] and steps[0] <= file.last_step
 
 
 def run_row(index: RunIndex) -> dict[str, Any]:

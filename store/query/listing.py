@@ -18,10 +18,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+from echoscope.text.strict_json import value_at
 
 from ..errors import NotARunError, StoreError
-from ..log.durable import open_regular
+from ..log.durable import open_regular, stat_of
 from ..log.index import RunIndex, VisibleFile, read_run_json
 from ..log.journal import Record, RunState, decode_line
 from ..log.layout import Layout
@@ -46,7 +48,6 @@ MAX_PACKS = 40
 """That a spark line opens; of more, some are left out evenly."""
 
 Row = dict[str, Any]
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,10 +256,10 @@ def run_path(root: Path, run_id: str) -> Path:
 
 def _mark(folder: str) -> Mark | None:
     """None where there is no run. Plain text instead of paths: this is done for every run."""
-    run = _stat(f"{folder}/run.json")
+    run = stat_of(f"{folder}/run.json")
     if run is None or not stat.S_ISREG(run.st_mode):
         return None
-    notes, journal = _stat(f"{folder}/annotations.ndjson"), _stat(f"{folder}/journal.ndjson")
+    notes, journal = stat_of(f"{folder}/annotations.ndjson"), stat_of(f"{folder}/journal.ndjson")
     return Mark(
         created_ns=run.st_mtime_ns,
         updated=journal.st_mtime if journal else run.st_mtime,
@@ -268,13 +269,6 @@ def _mark(folder: str) -> Mark | None:
             *((journal.st_ino, journal.st_size) if journal else ()),
         ),
     )
-
-
-def _stat(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)
-    except OSError:
-        return None
 
 
 def _read(root: Path, name: str, mark: Mark) -> _Entry:
@@ -317,31 +311,23 @@ def _of_run(row: RunRow, run: Mapping[str, Any]) -> RunRow:
         created_at=float(run["created_at"]),
         base_model=str(run["base_model"])[:MAX_NAME],
         parent_run_id=None if parent is None else str(parent),
-        branched_at=_entry(config, int, "branched_from", "step"),
+        branched_at=value_at(config, int, "branched_from", "step"),
         tags=tuple(dict.fromkeys((*map(str, run["tags"]), *notes.tags))),
         noted_tags=notes.tags,
         note=notes.note,
         is_pinned=notes.is_pinned,
-        num_steps=_entry(config, int, "steps"),
+        num_steps=value_at(config, int, "steps"),
         environments=_environments(config),
         algorithm=algorithm_of(config),
         origin=origin_of(config),
         trainer=trainer_name(config),
-        source=(_entry(config, str, "imported", "source") or "").partition("\0")[0][:4_096],
+        source=(value_at(config, str, "imported", "source") or "").partition("\0")[0][:4_096],
     )
 
 
-def _entry(config: Mapping[str, Any], kind: type[_T], *path: str) -> _T | None:
-    """The value at a path of a configuration, which may be anybody's; None for another type."""
-    value: Any = config
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value if isinstance(value, kind) else None
-
-
 def _environments(config: Mapping[str, Any]) -> tuple[str, ...]:
-    groups = _entry(config, list, "envs", "train") or ()
-    names = (_entry({"group": group}, str, "group", "env") for group in groups)
+    groups = value_at(config, list, "envs", "train") or ()
+    names = (value_at(group, str, "env") for group in groups)
     return tuple(dict.fromkeys(name[:MAX_NAME] for name in names if name))
 
 
@@ -355,8 +341,8 @@ def algorithm_of(config: Mapping[str, Any]) -> str:
 
 
 def _kind(config: Mapping[str, Any], part: str) -> str:
-    kind = _entry(config, str, part, "kind") or ""
-    own = _entry(config, str, part, "function") if kind == "custom" else None
+    kind = value_at(config, str, part, "kind") or ""
+    own = value_at(config, str, part, "function") if kind == "custom" else None
     return (own or kind)[:MAX_NAME]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,9 @@ from ..records import (
 )
 from ..schema import TABLES, arrow_schema
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 OUTCOME_ARRAYS = ("advantages", "trainer_logprobs", "ref_logprobs", "information")
 """Per-token fields of `TrajectoryOutcome`, columns of `tokens` under the same names."""
 
@@ -55,6 +58,7 @@ _INT64 = np.iinfo(np.int64)
 _NUMBERS = frozenset([bool, int, float])
 
 TurnRow = tuple[Trajectory, Turn]
+_Record = TypeVar("_Record", bound="DataclassInstance")
 
 
 def clean_text(text: str) -> str:
@@ -288,13 +292,10 @@ def diagnostics_table(run_id: str, attempt: int, records: Sequence[DiagnosticRec
 Row = Mapping[str, Any]
 
 
-def _copied(record: type[Any], table: str) -> tuple[str, ...]:
-    """Fields of a record that a table has a column for."""
-    return tuple(f.name for f in fields(record) if f.name in TABLES[table].column_names)
-
-
-_TRAJECTORY = _copied(Trajectory, "trajectories")
-_TURN = _copied(Turn, "turns")
+def rebuilt(record: type[_Record], row: Row, **others: Any) -> _Record:
+    """A record from its row; `others` are the fields that differ from the column of their name."""
+    names = record.__dataclass_fields__
+    return record(**{name: row[name] for name in names if name in row} | others)
 
 
 def _span(row: Row, name: str) -> Span | None:
@@ -319,7 +320,7 @@ def trajectory_from_rows(
         images: pictures by key; one that is not there is left out.
     """
     tokens_by_turn = {entry["turn"]: entry for entry in tokens}
-    rebuilt: list[Turn] = []
+    rebuilt_turns: list[Turn] = []
     previous: IntArray | None = None
     for turn in turns:
         entry = tokens_by_turn.get(turn["turn"])
@@ -327,33 +328,36 @@ def trajectory_from_rows(
         previous = (
             np.concatenate([values["prompt_tokens"], values["response_tokens"]]) if values else None
         )
-        rebuilt.append(_turn(turn, values, images))
+        rebuilt_turns.append(_turn(turn, values, images))
     _, step, index = parse_trajectory_id(row["id"])
-    values = {name: row[name] for name in _TRAJECTORY} | {
-        "step": step,
-        "index": index,
-        "split": Split(row["split"]),
-        "stop_reason": StopReason(row["stop_reason"]),
-        "turns": tuple(rebuilt),
-        "final_image": images.get(row["final_image"] or ""),
-    }
-    return Trajectory(**values)
+    return rebuilt(
+        Trajectory,
+        row,
+        step=step,
+        index=index,
+        split=Split(row["split"]),
+        stop_reason=StopReason(row["stop_reason"]),
+        turns=tuple(rebuilt_turns),
+        final_image=images.get(row["final_image"] or ""),
+    )
 
 
 def _turn(row: Row, token_fields: Mapping[str, Any], images: Mapping[str, bytes]) -> Turn:
-    values = {name: row[name] for name in _TURN} | {
-        "index": row["turn"],
-        "reasoning_chars": _span(row, "reasoning"),
-        "answer_chars": _span(row, "answer"),
-        "actions": tuple(row["actions"]),
-        "reward": math.nan if row["reward"] is None else row["reward"],
-        "finish_reason": FinishReason(row["finish_reason"]),
-        "info": dict(row["info"]),
-        "shaping": dict(row["shaping"]),
-        "calls": _calls(row["calls"]),
-        "image": images.get(row["image"] or ""),
-    }
-    return Turn(**values, **token_fields)
+    return rebuilt(
+        Turn,
+        row,
+        index=row["turn"],
+        reasoning_chars=_span(row, "reasoning"),
+        answer_chars=_span(row, "answer"),
+        actions=tuple(row["actions"]),
+        reward=math.nan if row["reward"] is None else row["reward"],
+        finish_reason=FinishReason(row["finish_reason"]),
+        info=dict(row["info"]),
+        shaping=dict(row["shaping"]),
+        calls=_calls(row["calls"]),
+        image=images.get(row["image"] or ""),
+        **token_fields,
+    )
 
 
 def _token_fields(turn: Row, entry: Row, previous: IntArray | None) -> dict[str, Any]:
@@ -397,27 +401,17 @@ def outcome_from_rows(row: Row, tokens: Sequence[Row]) -> TrajectoryOutcome | No
         for name in OUTCOME_ARRAYS
         if any(entry[name] is not None for entry in tokens)
     }
-    return TrajectoryOutcome(
-        trajectory_id=row["id"],
-        advantage=row["advantage"],
-        kept=row["kept"],
-        drop_reason=row["drop_reason"],
-        **arrays,
-    )
+    return rebuilt(TrajectoryOutcome, row, trajectory_id=row["id"], **arrays)
 
 
 def diagnostic_from_row(row: Row) -> DiagnosticRecord:
     shapes = dict(row["shapes"])
-    return DiagnosticRecord(
-        step=row["step"],
-        kind=row["kind"],
-        arrays={
-            name: np.array(values, dtype=np.float64).reshape(shapes[name])
-            for name, values in row["arrays"]
-        },
-        trajectory_ids=tuple(row["trajectory_ids"]),
-        payload=row["payload"],
-    )
+    arrays = {
+        name: np.array(values, dtype=np.float64).reshape(shapes[name])
+        for name, values in row["arrays"]
+    }
+    ids = tuple(row["trajectory_ids"])
+    return rebuilt(DiagnosticRecord, row, arrays=arrays, trajectory_ids=ids)
 
 
 _COUNTED_BY_THE_JOURNAL = ("run_id", "attempt", "sequence")
@@ -475,23 +469,19 @@ def _settings(row: Row) -> dict[str, Any]:
 
 
 def ack_from_row(row: Row) -> CommandAck:
-    values = {f.name: row[f.name] for f in fields(CommandAck)}
-    return CommandAck(**values | {"outcome": CommandOutcome(row["outcome"])})
+    return rebuilt(CommandAck, row, outcome=CommandOutcome(row["outcome"]))
 
 
 def alarm_from_row(row: Row) -> Alarm:
     command = None if row["suggested"] is None else json.loads(row["suggested"])
-    values = {f.name: row[f.name] for f in fields(Alarm)} | {
-        "severity": AlarmSeverity(row["severity"]),
-        "state": AlarmState(row["state"]),
-        "suggested": command and command_from_row(command, command["run_id"]),
-        "evidence": tuple(row["evidence"]),
-    }
-    return Alarm(**values)
-
-
-def checkpoint_from_row(row: Row) -> CheckpointRecord:
-    return CheckpointRecord(**{f.name: row[f.name] for f in fields(CheckpointRecord)})
+    return rebuilt(
+        Alarm,
+        row,
+        severity=AlarmSeverity(row["severity"]),
+        state=AlarmState(row["state"]),
+        suggested=command and command_from_row(command, command["run_id"]),
+        evidence=tuple(row["evidence"]),
+    )
 
 
 def settings_from_row(row: Row) -> SettingsRecord:

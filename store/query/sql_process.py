@@ -14,19 +14,17 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from multiprocessing import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from echoscope.text.limited_child import environment
+from echoscope.text.limited_child import connected_child, environment
 
 from .. import errors
 from ..errors import QueryError
@@ -199,17 +197,7 @@ class _Worker:
         self.is_fit = False
         """It waits for a question: not while it answers one, nor after it failed to."""
         self._is_stopped = False
-        self._connection, theirs = Pipe()
-        with theirs:
-            code = f"from {__package__}.worker import work; work({theirs.fileno()})"
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=environment(),
-            )
+        self._process, self._connection = connected_child(f"{__package__}.worker", environment())
 
     @property
     def is_alive(self) -> bool:

@@ -137,7 +137,7 @@ class MailFolder:
         self._run_id = run_id
         self._seen: set[str] = set()
         self._commands: dict[str, Command] = {}
-        """Those that `rows` has found."""
+        """Those that `commands` has found."""
         self.is_read = False
         """Whether the last look read everything that was there."""
 
@@ -168,12 +168,16 @@ class MailFolder:
                 refused[name] = " ".join(str(error).split())[:_MAX_DETAIL]
         return commands, refused
 
-    def rows(self) -> list[dict[str, Any]]:
-        """What lies there now as rows of the view `commands`."""
+    def commands(self) -> list[Command]:
+        """What lies there now, in order."""
         self._commands |= self.new()[0]
         there = sorted(self._commands.keys() & self._seen)
         self._commands = {name: self._commands[name] for name in there}
-        return [_row(command) for command in self._commands.values()]
+        return [*self._commands.values()]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The same as rows of the view `commands`."""
+        return [_row(command) for command in self.commands()]
 
 
 def folder_mark(folder: Path) -> int | None:
@@ -248,14 +252,11 @@ def wait_for_ack(run_path: Path, command_id: str, timeout_s: float) -> CommandAc
     """The acknowledgement of a command, or None where none came in time."""
     index = RunIndex(Path(run_path))
     deadline = time.monotonic() + timeout_s
-    rows = index.packed_rows("command_events")
     while True:
-        rows += index.events.table("command_events").to_pylist()
-        for row in rows:
+        for row in index.event_rows("command_events"):
             if row["command_id"] == command_id:
                 return ack_from_row(row)
-        if time.monotonic() >= deadline:
-            return None
-        time.sleep(_POLL_S)
-        index.events.clear()
-        rows = index.packed_rows("command_events") if index.refresh() == "reset" else []
+        while not index.refresh():
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(_POLL_S)

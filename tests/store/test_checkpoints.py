@@ -19,11 +19,17 @@ from echoscope.store.checkpoints import (
     newest_before,
     offered,
     open_alarms,
-    requested_steps,
     surplus_steps,
 )
 from echoscope.store.reader import open_run
-from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, CheckpointRecord, StepMetrics
+from echoscope.store.records import (
+    REQUESTED,
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
+    CheckpointRecord,
+    StepMetrics,
+)
 from echoscope.store.writer import RunWriter
 
 Metrics = Callable[..., StepMetrics]
@@ -181,11 +187,11 @@ def test_a_checkpoint_that_the_schedule_wrote_first_can_still_be_asked_for(
     for one in (record(1), record(2), record(1, "command"), record(1, "final")):
         writer.record_checkpoint(one)
     writer.flush()
-    assert requested_steps(open_run(run_path).checkpoints()) == {1}
+    assert [c.step for c in open_run(run_path).checkpoints() if c.reason == REQUESTED] == [1]
     writer.record_checkpoint(record(1, "keep", is_deleted=True))
     writer.record_checkpoint(record(1))
     writer.flush()
-    assert requested_steps(open_run(run_path).checkpoints()) == set()
+    assert not [c for c in open_run(run_path).checkpoints() if c.reason == REQUESTED]
 
 
 def test_nothing_changes_before_the_first_step() -> None:

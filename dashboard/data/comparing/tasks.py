@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from echoscope.diagnostics.measure.rates import wilson_interval
+from echoscope.text.strict_json import value_at
 
 from ...labels import interval_words, value_words
 
@@ -64,10 +65,8 @@ def task_settings(config: Mapping[str, Any], split: str = "eval") -> dict[str, s
     >>> task_settings({"envs": {"eval": [{"tag": "easy", "env": "lake", "params": {"size": 4}}]}})
     {'easy': '{"env": "lake", "params": {"size": 4}}'}
     """
-    envs = config.get("envs")
-    entries = envs.get(split) if isinstance(envs, Mapping) else None
     out = {}
-    for entry in entries if isinstance(entries, Sequence) else ():
+    for entry in value_at(config, list, "envs", split) or ():
         if isinstance(entry, Mapping):
             kept = {str(k): v for k, v in entry.items() if k not in _NOT_THE_TASK and v is not None}
             name = str(entry.get("tag") or entry.get("env"))

@@ -20,7 +20,6 @@ from functools import lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from echoscope.store.errors import StoreError
 from echoscope.store.log.index import RunIndex
@@ -245,7 +244,7 @@ def _environments(row: RunRow, index: RunIndex) -> tuple[str, ...]:
     """Of a run of another trainer: its first episodes say it, and no settings do."""
     files = index.files("trajectories")[:1] if row.origin is not Origin.TRAINED else []
     for file in files:
-        table = pq.read_table(index.layout.root / file.entry.path, columns=["env_id"])
+        table = index.whole_rows(file, ["env_id"])
         return tuple(dict.fromkeys(str(env) for env in table.column(0).to_pylist() if env))
     return ()
 

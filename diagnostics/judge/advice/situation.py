@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from echoscope.text.strict_json import value_at
+
 from ..claims import Fate
 from ..rules.base import View
 from ..rules.task import TERM_AGREEMENT, TERM_SHARE
@@ -94,10 +96,8 @@ class Situation:
     @property
     def rewound_to(self) -> int | None:
         """The checkpoint that a rewind took over, from before what went wrong; None without one."""
-        origin = self.config.get("branched_from")
-        if not isinstance(origin, Mapping) or not origin.get("command_id"):
-            return None
-        return origin.get("step")
+        origin = value_at(self.config, dict, "branched_from") or {}
+        return origin.get("step") if origin.get("command_id") else None
 
     @property
     def tasks(self) -> list[Mapping[str, Any]]:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from echoscope.store.records import AlarmSeverity
-from echoscope.text.amounts import listed, number, percent, rounded
+from echoscope.text.amounts import listed, number, percent, rounded, step_words
 
 from ...catalogue import metric
 from ...metric_entry import POINTS, SHARE
@@ -387,11 +387,6 @@ def trials_words(level: Level) -> str:
     tasks = f"{level.trials / level.num_points:,.0f} tasks"
     many = f"{level.num_points:,} evaluations of the same {tasks}"
     return tasks if level.num_points == 1 else many
-
-
-def step_words(steps: tuple[int, int]) -> str:
-    """`step 4`, or `steps 4 to 9`."""
-    return f"step {steps[0]}" if steps[0] == steps[1] else f"steps {steps[0]} to {steps[1]}"
 
 
 def _label(channel: Channel) -> str:

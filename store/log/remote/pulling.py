@@ -269,7 +269,8 @@ class RemoteRun:
             if before == parts:
                 continue
             if before and parts[: len(before)] == before and path == "journal.ndjson":
-                self._append(target, parts[len(before) :])
+                with target.open("ab") as file:
+                    file.write(self._content(parts[len(before) :]))
             else:
                 self._write(target, parts)
         for path in had.keys() - manifest.files.keys():
@@ -293,11 +294,6 @@ class RemoteRun:
 
     def _content(self, parts: Iterable[Part]) -> bytes:
         return b"".join(part.check(self._own.get(part.name)) for part in parts)
-
-    def _append(self, target: Path, parts: Iterable[Part]) -> None:
-        data = self._content(parts)
-        with target.open("ab") as file:
-            file.write(data)
 
     def _write(self, target: Path, parts: Iterable[Part]) -> None:
         data = self._content(parts)

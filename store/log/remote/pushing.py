@@ -145,7 +145,6 @@ class Pushing:
         is_held = is_locked(self._layout.writer_lock)
         small = {"journal.tail": self._small("journal.tail")}
         self._index.refresh()
-        self._index.events.clear()
         entries = {entry.path for group in self._index.groups for entry in group.files}
         small |= {path: self._small(path) for path in self._small_files()}
         files = {path: sent.parts for path, (sent, _) in small.items() if sent.parts}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -302,6 +303,6 @@ def test_where_that_process_cannot_say_anything_this_one_judges(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judging, "LONG", 20)
-    monkeypatch.setattr(judging.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     make_run(root / "a", 40, values=falling)
     assert queries.verdict("a", wait_s=60) == diagnose(root / "a")

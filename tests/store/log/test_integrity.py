@@ -71,13 +71,13 @@ def test_a_file_is_hashed_once(finished_run: Path, monkeypatch: pytest.MonkeyPat
     entry = index.files("tokens")[0].entry
     path = finished_run / entry.path
     hashed: list[Path] = []
-    damage = parquet._content_damage
+    damage = parquet.damage_of
 
-    def count(file: Path, entry: FileEntry) -> str:
-        hashed.append(file)
-        return damage(file, entry)
+    def count(root: Path, entry: FileEntry) -> str:
+        hashed.append(root / entry.path)
+        return damage(root, entry)
 
-    monkeypatch.setattr(parquet, "_content_damage", count)
+    monkeypatch.setattr(parquet, "damage_of", count)
     old = path.stat().st_mtime_ns - 10_000_000_000
     os.utime(path, ns=(old, old))
     checks = FileChecks()
@@ -91,13 +91,13 @@ def test_a_query_hashes_the_tables_that_it_reads(
     finished_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed: list[str] = []
-    damage = parquet._content_damage
+    damage = parquet.damage_of
 
-    def count(file: Path, entry: FileEntry) -> str:
-        hashed.append(file.parent.name)
-        return damage(file, entry)
+    def count(root: Path, entry: FileEntry) -> str:
+        hashed.append((root / entry.path).parent.name)
+        return damage(root, entry)
 
-    monkeypatch.setattr(parquet, "_content_damage", count)
+    monkeypatch.setattr(parquet, "damage_of", count)
     reader = open_run(finished_run)
     reader.sql('SELECT count(*) FROM "Trajectories" t JOIN steps USING (step)')
     assert set(hashed) <= {"trajectories"}

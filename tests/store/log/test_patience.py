@@ -7,14 +7,15 @@ import errno
 import os
 import resource
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 
 import pytest
 from made_run import add_steps, make_run, open_writer
 
 from echoscope.store.errors import StoreError
-from echoscope.store.log import parquet
-from echoscope.store.log.layout import FileEntry, Layout
+from echoscope.store.log import durable
+from echoscope.store.log.layout import Layout
 from echoscope.store.log.packing import pack
 from echoscope.store.query import database
 from echoscope.store.reader import RunReader, open_run, open_runs
@@ -60,17 +61,17 @@ def test_a_data_file_that_fails_once_is_read_again(
     make_run(tmp_path / "run", 3)
     reader = open_run(tmp_path / "run")
     broken = min(Layout(tmp_path / "run").root.glob("seg/trajectories/*.parquet"))
-    whole = parquet._content_damage
+    whole = durable.open_regular
 
-    def failing(path: Path, entry: FileEntry) -> str:
+    def failing(path: Path) -> BufferedReader:
         if path == broken:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return whole(path, entry)
+        return whole(path)
 
-    monkeypatch.setattr(parquet, "_content_damage", failing)
+    monkeypatch.setattr(durable, "open_regular", failing)
     assert count(reader) == 8
     assert reader.warnings == [f"{broken}: it cannot be read (Input/output error); left out"]
-    monkeypatch.setattr(parquet, "_content_damage", whole)
+    monkeypatch.setattr(durable, "open_regular", whole)
     assert count(reader) == 12
     assert reader.warnings == []
 

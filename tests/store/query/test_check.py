@@ -153,6 +153,13 @@ def test_what_reads_is_welcome(finished_run: Path, sql: str) -> None:
     assert open_run(finished_run).sql(sql).num_columns > 0
 
 
+def test_a_function_of_a_table_sees_its_rows(finished_run: Path) -> None:
+    run = open_run(finished_run)
+    for table in ("steps", "trajectories"):
+        bins = run.sql(f"FROM histogram({table}, step)").column("count").to_pylist()
+        assert sum(bins) == run.sql(f"FROM {table}").num_rows > 0
+
+
 def test_a_pivot_without_values_says_what_to_write() -> None:
     with pytest.raises(QueryError, match=r"PIVOT steps ON split IN \('train', 'eval'\)"):
         checked_query("PIVOT steps ON step USING sum(return_mean)")
