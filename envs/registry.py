@@ -95,8 +95,7 @@ def resolve(env_id: str) -> str:
 
 def spec(env_id: str) -> EnvSpec:
     """The spec behind an id; `UnknownEnvError` or `EnvUnavailableError` if there is none."""
-    declared = env_class(env_id).spec
-    return declared if declared.id == env_id else replace(declared, id=env_id)
+    return replace(env_class(env_id).spec, id=env_id)
 
 
 def env_class(env_id: str) -> type[TextEnv]:
@@ -215,6 +214,5 @@ def _is_env_class(member: Any) -> bool:
     return (
         isinstance(member, type)
         and issubclass(member, TextEnv)
-        and hasattr(member, "spec")
-        and isinstance(member.spec, EnvSpec)
+        and isinstance(getattr(member, "spec", None), EnvSpec)
     )

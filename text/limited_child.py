@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from queue import LifoQueue
 from typing import Any
 
 START_TIMEOUT_S = 60.0
@@ -114,30 +115,41 @@ class Child:
         self._process = None
 
 
-class LimitedChild(Child):
-    """A child that works within limits.
+class LimitedChildren:
+    """Children that work within limits, each asked when it is free.
 
     Args:
         module: Its function `work` calls `serve`.
+        number: Of children at most; one starts only where all that run are busy.
     """
 
-    def __init__(self, module: str) -> None:
-        super().__init__(f"from {module} import work; work()")
+    def __init__(self, module: str, number: int = 1) -> None:
+        self._children = [Child(f"from {module} import work; work()") for _ in range(number)]
+        self._idle: LifoQueue[Child] = LifoQueue()
+        for child in self._children:
+            self._idle.put(child)
 
     def ask(self, question: Any, timeout_s: float) -> Any:
         """The answer; None where the limits did not suffice, or `timeout_s` of wall clock."""
+        child = self._idle.get()
         try:
-            return self.answer(question, timeout_s)
+            return child.answer(question, timeout_s)
         except NoAnswerError:
             return None
+        finally:
+            self._idle.put(child)
+
+    def close(self) -> None:
+        for child in self._children:
+            child.close()
 
 
 @cache
-def shared_child(module: str) -> LimitedChild:
-    """The one of this process: it may take seconds to import what it needs."""
-    child = LimitedChild(module)
-    atexit.register(child.close)
-    return child
+def shared_children(module: str, number: int = 1) -> LimitedChildren:
+    """Those of this process: one may take seconds to import what it needs."""
+    children = LimitedChildren(module, number)
+    atexit.register(children.close)
+    return children
 
 
 def serve(answer: Callable[[Any], Any], prepare: Callable[[Any], None] | None = None) -> None:

@@ -208,15 +208,13 @@ class FrozenLake(MoveEnv[FrozenLakeConfig]):
             text += " P is you, _ ice, O a hole, G the goal, X you in a hole, * you on the goal."
         return f"{text} Actions: {', '.join(MOVES)}."
 
-    def solve(self) -> list[str] | None:
+    def plan(self) -> list[str] | None:
         """The moves that can be made without looking; ask again after them, or after a slip.
 
         Where nothing slips, or with `expert: shortest`, they are a shortest safe path to the goal.
         """
         lake, player, slip = self._lake, self._player, self._config.slip
-        if player not in lake.to_goal:
-            return None
-        if player != lake.goal and slip > 0 and self._config.expert == "careful":
+        if slip > 0 and self._config.expert == "careful":
             if slip not in lake.odds:
                 lake.odds[slip] = slip_odds(lake, slip)
             return lake.odds[slip].plan(player)

@@ -70,10 +70,9 @@ _State = tuple[Position, frozenset[int]]
 def _steps(maze: Maze, state: _State) -> Iterator[tuple[str, _State]]:
     """The moves that neither a wall nor a locked door is in the way of, and where they lead."""
     room, held = state
-    for move in MOVES:
+    for move, there in _walks(maze.passages, room):
         door = maze.door(room, move)
-        if maze.is_open(room, move) and (door is None or door in held):
-            there = shift(room, move)
+        if door is None or door in held:
             yield move, (there, held | {maze.keys.index(there)} if there in maze.keys else held)
 
 
