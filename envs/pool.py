@@ -62,6 +62,8 @@ class Slot:
 class Leader:
     """The task of a group, and the siblings that have been started on it."""
 
+    first_group: int
+    """Of the round of the step."""
     env_seed: int
     seen: Mapping[int, Opening]
 
@@ -97,10 +99,9 @@ class EnvPool:
     environment or a bad parameter, `EnvUnavailableError` if no episode of a tag can start, and
     `SiblingMismatchError` if siblings see different first observations.
 
-    Whoever starts the episodes of a step calls `check_step`, then for each group `lead`, `follow`
-    for the siblings that it has not started, `slot` for each and `check_group`, and last
-    `check_started`; then `step_one`. Calls of different groups, and after `lead` of different
-    slots, may run in different threads.
+    Whoever starts the episodes of a step calls `check_step`, then for each group `lead`, `start`
+    for each of its siblings and `check_group`, and last `check_started`; then `step_one`. Calls of
+    different groups, and after `lead` of different slots, may run in different threads.
 
     Args:
         make_turns: builds the turns of an entry; `turns_of` if None.
@@ -248,21 +249,20 @@ class EnvPool:
             if key is None or not is_reserving or may_play(self._split, key):
                 if is_fixed and key is not None:
                     self._fixed_seeds[p] = env_seed
-                return Leader(env_seed=env_seed, seen=seen)
+                return Leader(first_group=first_group, env_seed=env_seed, seen=seen)
         raise gave_up(self._groups[p].name, self._split)
 
-    def follow(self, index: int, leader: Leader) -> Opening:
-        """Start a sibling on the task of its group."""
-        return self._stacks[index].reset(leader.env_seed, self._noise_seeds[index])
-
-    def slot(self, index: int, leader: Leader, opening: Opening, first_group: int) -> Slot:
-        """The episode that has begun in a slot."""
+    def start(self, index: int, leader: Leader) -> Slot:
+        """The episode of a sibling on the task of its group; `lead` may have started it."""
+        opening = leader.seen.get(index)
+        if opening is None:
+            opening = self._stacks[index].reset(leader.env_seed, self._noise_seeds[index])
         p, g = divmod(index, self.group_size)
         self._is_running[index] = True
         return Slot(
             index=index,
-            episode_index=first_group * self.group_size + index,
-            group_index=first_group + p,
+            episode_index=leader.first_group * self.group_size + index,
+            group_index=leader.first_group + p,
             sibling_index=self._first_sibling + g,
             env_id=self._groups[p].env,
             tag=self._groups[p].name,

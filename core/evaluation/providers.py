@@ -90,7 +90,7 @@ class ProviderPlayer:
                 leader = await asyncio.to_thread(pool.lead, 0, p, first_group)
                 async with asyncio.TaskGroup() as siblings:
                     for slot in slots:
-                        siblings.create_task(self._episode(part, slot, leader, first_group))
+                        siblings.create_task(self._episode(part, slot, leader))
             finally:
                 room.release()
 
@@ -111,12 +111,9 @@ class ProviderPlayer:
     def _has_given_up(self) -> bool:
         return self._num_failed_in_a_row >= MAX_PROBLEMS
 
-    async def _episode(self, part: Part, index: int, leader: Leader, first_group: int) -> None:
+    async def _episode(self, part: Part, index: int, leader: Leader) -> None:
         pool = part.pool
-        seen = leader.seen.get(index)
-        if seen is None:
-            seen = await asyncio.to_thread(pool.follow, index, leader)
-        slot = pool.slot(index, leader, seen, first_group)
+        slot = await asyncio.to_thread(pool.start, index, leader)
         dialogue = Dialogue(slot=slot, context=self._config.context)
 
         async def generate(

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from echoscope.envs.pool import EnvPool, Leader, Slot
-from echoscope.envs.turns.turn import Opening, TurnResult
+from echoscope.envs.turns.turn import TurnResult
 from echoscope.envs.workers.threads import WorkerThreads
 from echoscope.store.records import (
     FinishReason,
@@ -326,20 +326,13 @@ class Collection:
     def _lead(self, p: int) -> tuple[Leader, list[Slot]]:
         """In a worker: draw the group's task and start its first sibling."""
         leader = self.pool.lead(self.step, p, self._first_group)
-        return leader, [self._slot(index, leader, seen) for index, seen in leader.seen.items()]
-
-    def _follow(self, index: int, leader: Leader) -> Slot:
-        """In a worker: start a sibling."""
-        return self._slot(index, leader, self.pool.follow(index, leader))
-
-    def _slot(self, index: int, leader: Leader, seen: Opening) -> Slot:
-        return self.pool.slot(index, leader, seen, self._first_group)
+        return leader, [self.pool.start(index, leader) for index in leader.seen]
 
     def _led(self, p: int, led: tuple[Leader, list[Slot]]) -> None:
         leader, slots = led
         for index in self._slots_of(p):
             if index not in leader.seen and index not in self.played:
-                self._calls.submit(index, partial(self._follow, index, leader), self._started)
+                self._calls.submit(index, partial(self.pool.start, index, leader), self._started)
         for slot in slots:
             if slot.index not in self.played:
                 self._started(slot)
