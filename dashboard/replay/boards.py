@@ -114,12 +114,6 @@ def describe(content: Frame) -> str:
     return f"Board of {rows} rows and {cols} columns, counted from 0: {'; '.join(parts)}."
 
 
-def player_position(frame: str) -> Position | None:
-    """Where the player stands, if the frame is a grid and has one."""
-    content = read_frame(frame)
-    return content.find("player") if isinstance(content, Grid) else None
-
-
 def _marked(content: Frame, marks: Sequence[tuple[str, Position]]) -> Frame:
     if isinstance(content, Card) or not marks:
         return content
