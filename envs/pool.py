@@ -296,19 +296,19 @@ class EnvPool:
         good = [slot for slot in slots if slot.task_key is not None]
         for slot in good:
             other = good[0]
+            task = f"{slot.tag} ({slot.env_id}), env_seed {slot.env_seed}"
             if slot.observation != other.observation:
                 raise SiblingMismatchError(
-                    f"{slot.tag} ({slot.env_id}), env_seed {slot.env_seed}: sibling "
-                    f"{slot.sibling_index} begins with {shorten(slot.observation.text)!r}, sibling "
-                    f"{other.sibling_index} with {shorten(other.observation.text)!r}; "
-                    "reset(seed, noise_seed) must draw the task from seed alone"
+                    f"{task}: sibling {slot.sibling_index} begins with "
+                    f"{shorten(slot.observation.text)!r}, sibling {other.sibling_index} with "
+                    f"{shorten(other.observation.text)!r}; reset(seed, noise_seed) must draw the "
+                    "task from seed alone"
                 )
             if slot.task_key != other.task_key:
                 raise SiblingMismatchError(
-                    f"{slot.tag} ({slot.env_id}), env_seed {slot.env_seed}: siblings "
-                    f"{other.sibling_index} and {slot.sibling_index} begin alike, but their task "
-                    f"keys are {other.task_key} and {slot.task_key}; task_key() must depend on the "
-                    "task alone"
+                    f"{task}: siblings {other.sibling_index} and {slot.sibling_index} begin alike, "
+                    f"but their task keys are {other.task_key} and {slot.task_key}; task_key() "
+                    "must depend on the task alone"
                 )
 
 

@@ -105,14 +105,19 @@ class Child:
     def _kill(self) -> None:
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # with all that it started
-        self._process.wait()
+        kill_group(self._process)
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):  # what was not written goes nowhere
                 if pipe is not None:
                     pipe.close()
         self._process = None
+
+
+def kill_group(process: subprocess.Popen[Any]) -> None:
+    """End a process that has a session of its own, with all that it started, and wait for it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 class LimitedChildren:

@@ -78,7 +78,8 @@ class TurnRunner(TurnEnv):
         self._num_turns = self._num_actions = 0
         try:
             if self._is_broken:
-                self.env, self._is_broken = self._build(), False
+                self.env = self._build()
+            self._is_broken = True  # until it has come back
             first = checked_opening(self.env.reset(seed, noise_seed))
             opening = Opening(
                 observation=first,
@@ -86,11 +87,9 @@ class TurnRunner(TurnEnv):
                 instructions=self._instructions(),
                 tools=self._tools,
             )
+            self._is_broken = False
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a world's failure is data
             opening = failed_opening(self._fail(error), self._tools)
-        except BaseException:
-            self._is_broken = True
-            raise
         self._state = opening.observation
         return opening
 
@@ -119,6 +118,7 @@ class TurnRunner(TurnEnv):
         answers: list[Observation] = []
         reward, is_effective, bad = 0.0, False, None if actions else ""
         result: StepResult | None = None
+        self._is_broken = True  # until it has come back
         try:
             for action in actions[:most]:
                 spelled = self._spell(action)
@@ -154,9 +154,7 @@ class TurnRunner(TurnEnv):
                 reward=reward,
                 is_valid=is_well_formed and bad is None,
             )
-        except BaseException:
-            self._is_broken = True
-            raise
+        self._is_broken = False
         return TurnResult(
             observation=observation,
             actions=tuple(executed),
@@ -240,7 +238,7 @@ class TurnRunner(TurnEnv):
         return False if self.env.reports_success else None
 
     def _fail(self, error: BaseException) -> str:
-        self._is_broken, self._error = True, _named(error)
+        self._error = _named(error)
         return self._error
 
 

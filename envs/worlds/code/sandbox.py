@@ -32,6 +32,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from echoscope.text.limited_child import kill_group
+
 from ...base import EnvUnavailableError, shorten
 from . import code_runner
 
@@ -253,7 +255,7 @@ def _last_words(command: list[str], request: bytes, timeout_s: float) -> tuple[s
             pass  # what it wrote until then counts
         finally:
             # The first process of the namespace dies with bwrap, and all others with the first.
-            _kill_group(process)
+            kill_group(process)
         texts = []
         for file in (output, errors):
             file.seek(0)
@@ -403,12 +405,3 @@ def _bound(folder: Path, target: str, *, hidden: list[Path]) -> list[str]:
             covered = f"{target}/{path.relative_to(folder)}"
             arguments += ["--tmpfs", covered, "--remount-ro", covered]
     return arguments
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    finally:
-        process.wait()

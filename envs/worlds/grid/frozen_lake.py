@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
 
@@ -112,7 +112,7 @@ class SlipOdds:
         return moves
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Lake:
     """One map."""
 
@@ -122,8 +122,6 @@ class Lake:
     holes: frozenset[Position]
     to_goal: dict[Position, int]
     """Safe cell -> length of the shortest safe path to the goal."""
-    odds: dict[float, SlipOdds] = field(default_factory=dict, compare=False, repr=False)
-    """Slip -> what the careful expert knows about this map."""
 
     def kind(self, position: Position) -> str:
         """What is at a place; all around the board is wall."""
@@ -215,9 +213,7 @@ class FrozenLake(MoveEnv[FrozenLakeConfig]):
         """
         lake, player, slip = self._lake, self._player, self._config.slip
         if slip > 0 and self._config.expert == "careful":
-            if slip not in lake.odds:
-                lake.odds[slip] = slip_odds(lake, slip)
-            return lake.odds[slip].plan(player)
+            return slip_odds(lake, slip).plan(player)
         return shortest_way(player, lake.goal.__eq__, walk_over(lake.to_goal))
 
     def task_key(self) -> str:
@@ -260,6 +256,7 @@ class FrozenLake(MoveEnv[FrozenLakeConfig]):
         return f"{fell}Goal {offset_words(self._player, self._lake.goal)}. Near: {near}."
 
 
+@lru_cache(maxsize=1024)
 def slip_odds(lake: Lake, slip: float) -> SlipOdds:
     """Value iteration over the cells of a map, where each move may slip sideways."""
     cells = [(row, col) for row in range(lake.shape[0]) for col in range(lake.shape[1])]
