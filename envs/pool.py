@@ -169,13 +169,17 @@ class EnvPool:
         for p, (old, new) in enumerate(zip(self._kinds, kinds, strict=True)):
             if old == new:
                 continue
-            for slot in range(p * self.group_size, (p + 1) * self.group_size):
+            for slot in self.slots_of(p):
                 self._resting[slot, old] = self._stacks[slot]
                 rested = self._resting.pop((slot, new), None)
                 self._stacks[slot] = self._makers[new]() if rested is None else rested
                 self._is_running[slot] = False
         self._kinds = kinds
         self._groups = [self._entries[kind] for kind in kinds]
+
+    def slots_of(self, p: int) -> range:
+        """The slots of group p, one a sibling."""
+        return range(p * self.group_size, (p + 1) * self.group_size)
 
     def check_step(self, step: int, draw_round: int = 0) -> int:
         """The number of the first group of this round of a step, whose episodes may now begin.
@@ -230,7 +234,7 @@ class EnvPool:
         The first sibling that starts tells whether the split may play the task. One that cannot
         start keeps its place, as a failed episode; if none can, the whole group has failed.
         """
-        slots = range(p * self.group_size, (p + 1) * self.group_size)
+        slots = self.slots_of(p)
         is_fixed = self._split != "train"
         is_reserving = self.varieties()[self._kinds[p]][1].is_enough
         for sibling, slot in enumerate(slots, start=self._first_sibling):

@@ -97,7 +97,7 @@ class ProviderPlayer:
         try:
             async with self._model, asyncio.TaskGroup() as groups:
                 for p in range(pool.num_groups):
-                    slots = [s for s in range(p * size, (p + 1) * size) if s not in part.played]
+                    slots = [s for s in pool.slots_of(p) if s not in part.played]
                     if not slots:
                         continue
                     await room.acquire()
