@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -93,38 +92,31 @@ def solutions(board: Board) -> Iterator[Board]:
 
 def conflicts(board: Board) -> set[Cell]:
     """Cells that hold the same number as another cell of their row, column or box."""
-    filled = {cell: number for cell, number in _numbers(board).items() if number}
-    places = {cell: _units(board, cell).items() for cell in filled}
-    counts = Counter((unit, filled[cell]) for cell, units in places.items() for unit in units)
     return {
         cell
-        for cell, units in places.items()
-        if any(counts[unit, filled[cell]] > 1 for unit in units)
+        for cell, number in _numbers(board).items()
+        if number and any(number in around for around in numbers_around(board, cell).values())
     }
 
 
 def numbers_around(board: Board, cell: Cell) -> dict[str, tuple[int, ...]]:
     """The different numbers in the other cells of a cell's row, column and box, in rising order."""
-    others = [
-        (_units(board, other), number)
-        for other, number in _numbers(board).items()
-        if number and other != cell
-    ]
+    side, box, (row, col) = range(len(board)), math.isqrt(len(board)), cell
+    top, left = row // box * box, col // box * box
+    units = {
+        "row": [(row, c) for c in side],
+        "column": [(r, col) for r in side],
+        "box": [(r, c) for r in range(top, top + box) for c in range(left, left + box)],
+    }
     return {
-        kind: tuple(sorted({number for units, number in others if units[kind] == index}))
-        for kind, index in _units(board, cell).items()
+        kind: tuple(sorted({board[r][c] for r, c in cells if (r, c) != cell} - {0}))
+        for kind, cells in units.items()
     }
 
 
 def _numbers(board: Board) -> dict[Cell, int]:
     """What stands on every cell, row by row."""
     return {(r, c): number for r, row in enumerate(board) for c, number in enumerate(row)}
-
-
-def _units(board: Board, cell: Cell) -> dict[str, int]:
-    """The numbers of a cell's row, column and box."""
-    box = math.isqrt(len(board))
-    return {"row": cell[0], "column": cell[1], "box": cell[0] // box * box + cell[1] // box}
 
 
 def _shuffled(side: int, rng: np.random.Generator) -> Board:
