@@ -105,7 +105,7 @@ class HttpClient:
             with self._pool.stream(
                 method,
                 self.url + path,
-                headers=self._headers,
+                headers=[*self._headers.items()],
                 content=b"" if body is None and method == "POST" else body,
                 extensions={"timeout": dict.fromkeys(("connect", "read", "write"), deadline)},
             ) as response:
