@@ -101,6 +101,9 @@ class MetaMathQa(QuestionEnv):
         tries = "one attempt" if attempts == 1 else f"{attempts} attempts"
         return f"Answer the question. You have {tries}. Action: the answer alone."
 
+    def guesses(self) -> tuple[str, ...]:
+        return ("10", "24", "50")
+
 
 def read_questions(path: str) -> tuple[Question, ...]:
     """The questions of a file; rows without a marked answer are left out.

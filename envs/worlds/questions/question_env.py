@@ -53,9 +53,6 @@ class QuestionEnv(AttemptEnv[Any]):
             return Question(text=text, answer=str(number))
         return self._questions[int(rng.integers(len(self._questions)))]
 
-    def guesses(self) -> tuple[str, ...]:
-        return ("10", "24", "50")
-
     def begin(self, seed: int, noise_seed: int) -> None:
         self._question = self.draw(np.random.default_rng(seed))
         self.pose(self._question.shown, self._question.answer)

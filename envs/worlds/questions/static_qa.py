@@ -97,7 +97,7 @@ class StaticQa(QuestionEnv):
 
     def guesses(self) -> tuple[str, ...]:
         letters = tuple(chr(ord("A") + i) for i in range(len(self._question.choices)))
-        return letters or super().guesses()
+        return letters or ("10", "24", "50")
 
 
 def read_questions(path: str, form: str) -> tuple[Question, ...]:
