@@ -12,8 +12,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .worlds.grid.geometry import Position
-
 MAX_FRAME_CELLS = 64 * 64
 _as_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
@@ -21,11 +19,11 @@ _as_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 def grid_frame(
     cells: Sequence[str],
     legend: Mapping[str, str],
-    overlays: Iterable[tuple[str, Position]],
+    overlays: Iterable[tuple[str, tuple[int, int]]],
     *,
     block: int | None = None,
 ) -> str:
-    """The frame of a board."""
+    """The frame of a board; overlays are names with (row, column)."""
     frame: dict[str, Any] = {} if block is None else {"block": block}
     frame |= {
         "kind": "grid",

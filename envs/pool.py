@@ -62,6 +62,8 @@ class Slot:
 class Leader:
     """The task of a group, and the siblings that have been started on it."""
 
+    first_group: int
+    """Of the round of the step."""
     env_seed: int
     seen: Mapping[int, Opening]
 
@@ -97,10 +99,9 @@ class EnvPool:
     environment or a bad parameter, `EnvUnavailableError` if no episode of a tag can start, and
     `SiblingMismatchError` if siblings see different first observations.
 
-    Whoever starts the episodes of a step calls `check_step`, then for each group `lead`, `follow`
-    for the siblings that it has not started, `slot` for each and `check_group`, and last
-    `check_started`; then `step_one`. Calls of different groups, and after `lead` of different
-    slots, may run in different threads.
+    Whoever starts the episodes of a step calls `check_step`, then for each group `lead`, `start`
+    for each of its siblings and `check_group`, and last `check_started`; then `step_one`. Calls of
+    different groups, and after `lead` of different slots, may run in different threads.
 
     Args:
         make_turns: builds the turns of an entry; `turns_of` if None.
@@ -168,13 +169,17 @@ class EnvPool:
         for p, (old, new) in enumerate(zip(self._kinds, kinds, strict=True)):
             if old == new:
                 continue
-            for slot in range(p * self.group_size, (p + 1) * self.group_size):
+            for slot in self.slots_of(p):
                 self._resting[slot, old] = self._stacks[slot]
                 rested = self._resting.pop((slot, new), None)
                 self._stacks[slot] = self._makers[new]() if rested is None else rested
                 self._is_running[slot] = False
         self._kinds = kinds
         self._groups = [self._entries[kind] for kind in kinds]
+
+    def slots_of(self, p: int) -> range:
+        """The slots of group p, one a sibling."""
+        return range(p * self.group_size, (p + 1) * self.group_size)
 
     def check_step(self, step: int, draw_round: int = 0) -> int:
         """The number of the first group of this round of a step, whose episodes may now begin.
@@ -229,7 +234,7 @@ class EnvPool:
         The first sibling that starts tells whether the split may play the task. One that cannot
         start keeps its place, as a failed episode; if none can, the whole group has failed.
         """
-        slots = range(p * self.group_size, (p + 1) * self.group_size)
+        slots = self.slots_of(p)
         is_fixed = self._split != "train"
         is_reserving = self.varieties()[self._kinds[p]][1].is_enough
         for sibling, slot in enumerate(slots, start=self._first_sibling):
@@ -248,21 +253,20 @@ class EnvPool:
             if key is None or not is_reserving or may_play(self._split, key):
                 if is_fixed and key is not None:
                     self._fixed_seeds[p] = env_seed
-                return Leader(env_seed=env_seed, seen=seen)
+                return Leader(first_group=first_group, env_seed=env_seed, seen=seen)
         raise gave_up(self._groups[p].name, self._split)
 
-    def follow(self, index: int, leader: Leader) -> Opening:
-        """Start a sibling on the task of its group."""
-        return self._stacks[index].reset(leader.env_seed, self._noise_seeds[index])
-
-    def slot(self, index: int, leader: Leader, opening: Opening, first_group: int) -> Slot:
-        """The episode that has begun in a slot."""
+    def start(self, index: int, leader: Leader) -> Slot:
+        """The episode of a sibling on the task of its group; `lead` may have started it."""
+        opening = leader.seen.get(index)
+        if opening is None:
+            opening = self._stacks[index].reset(leader.env_seed, self._noise_seeds[index])
         p, g = divmod(index, self.group_size)
         self._is_running[index] = True
         return Slot(
             index=index,
-            episode_index=first_group * self.group_size + index,
-            group_index=first_group + p,
+            episode_index=leader.first_group * self.group_size + index,
+            group_index=leader.first_group + p,
             sibling_index=self._first_sibling + g,
             env_id=self._groups[p].env,
             tag=self._groups[p].name,
@@ -296,19 +300,19 @@ class EnvPool:
         good = [slot for slot in slots if slot.task_key is not None]
         for slot in good:
             other = good[0]
+            task = f"{slot.tag} ({slot.env_id}), env_seed {slot.env_seed}"
             if slot.observation != other.observation:
                 raise SiblingMismatchError(
-                    f"{slot.tag} ({slot.env_id}), env_seed {slot.env_seed}: sibling "
-                    f"{slot.sibling_index} begins with {shorten(slot.observation.text)!r}, sibling "
-                    f"{other.sibling_index} with {shorten(other.observation.text)!r}; "
-                    "reset(seed, noise_seed) must draw the task from seed alone"
+                    f"{task}: sibling {slot.sibling_index} begins with "
+                    f"{shorten(slot.observation.text)!r}, sibling {other.sibling_index} with "
+                    f"{shorten(other.observation.text)!r}; reset(seed, noise_seed) must draw the "
+                    "task from seed alone"
                 )
             if slot.task_key != other.task_key:
                 raise SiblingMismatchError(
-                    f"{slot.tag} ({slot.env_id}), env_seed {slot.env_seed}: siblings "
-                    f"{other.sibling_index} and {slot.sibling_index} begin alike, but their task "
-                    f"keys are {other.task_key} and {slot.task_key}; task_key() must depend on the "
-                    "task alone"
+                    f"{task}: siblings {other.sibling_index} and {slot.sibling_index} begin alike, "
+                    f"but their task keys are {other.task_key} and {slot.task_key}; task_key() "
+                    "must depend on the task alone"
                 )
 
 

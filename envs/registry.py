@@ -9,7 +9,7 @@ origin.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -62,7 +62,7 @@ _REFUSED: dict[str, str] = {
 
 def known_ids() -> tuple[str, ...]:
     """Every id with a name: built in, or from an installed entry point."""
-    return tuple(dict.fromkeys([*BUILTIN, *_entry_points()]))
+    return tuple(dict.fromkeys([*BUILTIN, *entry_points(GROUPS["environment"])]))
 
 
 def listed_ids() -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def listed_ids() -> tuple[str, ...]:
 
 def resolve(env_id: str) -> str:
     """The `module:Class` behind an id; `UnknownEnvError` with suggestions if there is none."""
-    named = {**_entry_points(), **BUILTIN}
+    named = {**entry_points(GROUPS["environment"]), **BUILTIN}
     if env_id in named:
         return named[env_id]
     family, _, name = env_id.partition(":")
@@ -95,8 +95,7 @@ def resolve(env_id: str) -> str:
 
 def spec(env_id: str) -> EnvSpec:
     """The spec behind an id; `UnknownEnvError` or `EnvUnavailableError` if there is none."""
-    declared = env_class(env_id).spec
-    return declared if declared.id == env_id else replace(declared, id=env_id)
+    return replace(env_class(env_id).spec, id=env_id)
 
 
 def env_class(env_id: str) -> type[TextEnv]:
@@ -207,14 +206,9 @@ def _built(env_id: str, build: Callable[[], _T]) -> _T:
         ) from error
 
 
-def _entry_points() -> Mapping[str, str]:
-    return entry_points(GROUPS["environment"])
-
-
 def _is_env_class(member: Any) -> bool:
     return (
         isinstance(member, type)
         and issubclass(member, TextEnv)
-        and hasattr(member, "spec")
-        and isinstance(member.spec, EnvSpec)
+        and isinstance(getattr(member, "spec", None), EnvSpec)
     )

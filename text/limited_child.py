@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from queue import LifoQueue
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -107,9 +108,7 @@ class Child:
     def _kill(self) -> None:
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # with all that it started
-        self._process.wait()
+        kill_group(self._process)
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):  # what was not written goes nowhere
                 if pipe is not None:
@@ -117,30 +116,48 @@ class Child:
         self._process = None
 
 
-class LimitedChild(Child):
-    """A child that works within limits.
+def kill_group(process: subprocess.Popen[Any]) -> None:
+    """End a process that has a session of its own, with all that it started, and wait for it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class LimitedChildren:
+    """Children that work within limits, each asked when it is free.
 
     Args:
         module: Its function `work` calls `serve`.
+        number: Of children at most; one starts only where all that run are busy.
     """
 
-    def __init__(self, module: str) -> None:
-        super().__init__(f"from {module} import work; work()")
+    def __init__(self, module: str, number: int = 1) -> None:
+        self._children = [Child(f"from {module} import work; work()") for _ in range(number)]
+        self._idle: LifoQueue[Child] = LifoQueue()
+        for child in self._children:
+            self._idle.put(child)
 
     def ask(self, question: Any, timeout_s: float) -> Any:
         """The answer; None where the limits did not suffice, or `timeout_s` of wall clock."""
+        child = self._idle.get()
         try:
-            return self.answer(question, timeout_s)
+            return child.answer(question, timeout_s)
         except NoAnswerError:
             return None
+        finally:
+            self._idle.put(child)
+
+    def close(self) -> None:
+        for child in self._children:
+            child.close()
 
 
 @cache
-def shared_child(module: str) -> LimitedChild:
-    """The one of this process: it may take seconds to import what it needs."""
-    child = LimitedChild(module)
-    atexit.register(child.close)
-    return child
+def shared_children(module: str, number: int = 1) -> LimitedChildren:
+    """Those of this process: one may take seconds to import what it needs."""
+    children = LimitedChildren(module, number)
+    atexit.register(children.close)
+    return children
 
 
 def serve(answer: Callable[[Any], Any], prepare: Callable[[Any], None] | None = None) -> None:

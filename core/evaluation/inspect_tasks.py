@@ -220,7 +220,7 @@ class _Worlds:
             first_group = pool.check_step(_STEP)
             self._varieties = [variety for _, variety in pool.varieties()]
         leader = pool.lead(_STEP, 0, first_group)
-        return pool.slot(0, leader, leader.seen[0], first_group)
+        return pool.start(0, leader)
 
 
 @solver

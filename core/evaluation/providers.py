@@ -86,14 +86,14 @@ class ProviderPlayer:
                 leader = await asyncio.to_thread(pool.lead, 0, p, first_group)
                 async with asyncio.TaskGroup() as siblings:
                     for slot in slots:
-                        siblings.create_task(self._episode(part, slot, leader, first_group))
+                        siblings.create_task(self._episode(part, slot, leader))
             finally:
                 room.release()
 
         try:
             async with self._model, asyncio.TaskGroup() as groups:
                 for p in range(pool.num_groups):
-                    slots = [s for s in range(p * size, (p + 1) * size) if s not in part.played]
+                    slots = [s for s in pool.slots_of(p) if s not in part.played]
                     if not slots:
                         continue
                     await room.acquire()
@@ -104,12 +104,9 @@ class ProviderPlayer:
         finally:
             watcher.cancel()
 
-    async def _episode(self, part: Part, index: int, leader: Leader, first_group: int) -> None:
+    async def _episode(self, part: Part, index: int, leader: Leader) -> None:
         pool = part.pool
-        seen = leader.seen.get(index)
-        if seen is None:
-            seen = await asyncio.to_thread(pool.follow, index, leader)
-        slot = pool.slot(index, leader, seen, first_group)
+        slot = await asyncio.to_thread(pool.start, index, leader)
         dialogue = Dialogue(slot=slot, context=self._config.context)
 
         async def generate(

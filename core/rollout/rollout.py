@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from echoscope.envs.pool import EnvPool, Leader, Slot
-from echoscope.envs.turns.turn import Opening, TurnResult
+from echoscope.envs.turns.turn import TurnResult
 from echoscope.envs.workers.threads import WorkerThreads
 from echoscope.store.records import (
     FinishReason,
@@ -221,7 +221,7 @@ class Collection:
         self._to_begin = deque(
             p
             for p in range(self.pool.num_groups)
-            if any(index not in self.played for index in self._slots_of(p))
+            if any(index not in self.played for index in self.pool.slots_of(p))
         )
         self._groups: dict[int, list[Slot]] = {}
         """The episodes that have started, of each group that has begun."""
@@ -311,7 +311,7 @@ class Collection:
                 return
             p = self._to_begin.popleft()
             self._groups[p] = []
-            self._num_begun += sum(index not in self.played for index in self._slots_of(p))
+            self._num_begun += sum(index not in self.played for index in self.pool.slots_of(p))
             self._calls.submit(p * size, partial(self._lead, p), partial(self._led, p))
 
     @property
@@ -319,27 +319,16 @@ class Collection:
         """Episodes that have a place: begun or about to, and not finished."""
         return self._num_begun - len(self._finished)
 
-    def _slots_of(self, p: int) -> range:
-        size = self.pool.group_size
-        return range(p * size, (p + 1) * size)
-
     def _lead(self, p: int) -> tuple[Leader, list[Slot]]:
         """In a worker: draw the group's task and start its first sibling."""
         leader = self.pool.lead(self.step, p, self._first_group)
-        return leader, [self._slot(index, leader, seen) for index, seen in leader.seen.items()]
-
-    def _follow(self, index: int, leader: Leader) -> Slot:
-        """In a worker: start a sibling."""
-        return self._slot(index, leader, self.pool.follow(index, leader))
-
-    def _slot(self, index: int, leader: Leader, seen: Opening) -> Slot:
-        return self.pool.slot(index, leader, seen, self._first_group)
+        return leader, [self.pool.start(index, leader) for index in leader.seen]
 
     def _led(self, p: int, led: tuple[Leader, list[Slot]]) -> None:
         leader, slots = led
-        for index in self._slots_of(p):
+        for index in self.pool.slots_of(p):
             if index not in leader.seen and index not in self.played:
-                self._calls.submit(index, partial(self._follow, index, leader), self._started)
+                self._calls.submit(index, partial(self.pool.start, index, leader), self._started)
         for slot in slots:
             if slot.index not in self.played:
                 self._started(slot)
@@ -436,7 +425,7 @@ class Collection:
 
     def _batch(self) -> RolloutBatch:
         """The groups that were played wholly, or cut off after all had begun."""
-        groups = [self._slots_of(p) for p in range(self.pool.num_groups)]
+        groups = [self.pool.slots_of(p) for p in range(self.pool.num_groups)]
         return RolloutBatch(
             groups=tuple(
                 tuple(self._finished[index] for index in group)

@@ -11,7 +11,7 @@ from typing import Protocol
 from pydantic import ValidationError
 
 from echoscope.diagnostics.selection.filter import select_groups
-from echoscope.envs.pool import EnvPool, turns_of
+from echoscope.envs.pool import EnvPool
 from echoscope.envs.reserving import TaskVariety, few_tasks
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.turn import TurnEnv
@@ -68,13 +68,7 @@ def turns_maker(
     limit_s = collection.env_timeout_s
     if processes is not None:
         return partial(ProcessTurns, limit_s=limit_s, processes=processes)
-    if limit_s is None:
-        return None
-
-    def bounded(group: EnvGroup) -> TurnEnv:
-        return ThreadTurns(group.env, limit_s, partial(turns_of, group))
-
-    return bounded
+    return None if limit_s is None else partial(ThreadTurns, limit_s=limit_s)
 
 
 def processes_for(

@@ -68,12 +68,8 @@ def board_html(
     """
     content = _marked(read_frame(frame), marks)
     width, _ = _size(content)
-    payload = base64.b64encode(_svg(content).encode("utf-8")).decode("ascii")
-    return (
-        f'<img class="es-board-img" src="data:image/svg+xml;base64,{payload}" '
-        f'alt="{attribute(describe(content), 600)}" '
-        f'style="width:{min(round(width * 1.4), max_width)}px;max-width:100%;height:auto">'
-    )
+    width = min(round(width * 1.4), max_width)
+    return _img("es-board-img", "svg+xml", _svg(content).encode("utf-8"), describe(content), width)
 
 
 def picture_html(png: bytes, description: str, *, max_width: int = 320) -> str:
@@ -87,11 +83,15 @@ def picture_html(png: bytes, description: str, *, max_width: int = 320) -> str:
         width, height = picture_size(png)
     except PictureError as error:
         return f'<div class="es-note">{xml_escape(visible(str(error), 300))}</div>'
-    payload = base64.b64encode(png).decode("ascii")
-    alt = attribute(f"{description}, {width} x {height} pixels", 600)
+    alt = f"{description}, {width} x {height} pixels"
+    return _img("es-picture", "png", png, alt, min(max(width, 64), max_width))
+
+
+def _img(css: str, kind: str, data: bytes, alt: str, width: int) -> str:
+    payload = base64.b64encode(data).decode("ascii")
     return (
-        f'<img class="es-picture" src="data:image/png;base64,{payload}" alt="{alt}" '
-        f'style="width:{min(max(width, 64), max_width)}px;max-width:100%;height:auto">'
+        f'<img class="{css}" src="data:image/{kind};base64,{payload}" alt="{attribute(alt, 600)}" '
+        f'style="width:{width}px;max-width:100%;height:auto">'
     )
 
 
@@ -112,12 +112,6 @@ def describe(content: Frame) -> str:
     parts += [f"{name} at {' '.join(squares)}" for name, squares in places.items()]
     parts += [f"{counts[name]} cells of {name}" for name in _BACKGROUNDS if counts[name]]
     return f"Board of {rows} rows and {cols} columns, counted from 0: {'; '.join(parts)}."
-
-
-def player_position(frame: str) -> Position | None:
-    """Where the player stands, if the frame is a grid and has one."""
-    content = read_frame(frame)
-    return content.find("player") if isinstance(content, Grid) else None
 
 
 def _marked(content: Frame, marks: Sequence[tuple[str, Position]]) -> Frame:

@@ -99,6 +99,10 @@ class Card(_Part):
     title: Title = ""
     lines: Annotated[tuple[str, ...], AfterValidator(_shown_lines)]
 
+    def find(self, name: str) -> Position | None:
+        """None: nothing stands anywhere."""
+        return None
+
 
 Frame = Grid | Card
 _FRAME: TypeAdapter[Frame] = TypeAdapter(Annotated[Frame, Field(discriminator="kind")])

@@ -25,7 +25,7 @@ from ..escaping import attribute, escape
 from ..labels import number_words
 from ..words import NEVER_TRAINED, NONE, SPLITS, UNKNOWN, kept_word
 from . import tokens
-from .boards import board_html, picture_html, player_position
+from .boards import board_html, picture_html
 from .frames import Card, Position, read_frame
 from .heat import HEATS, Heat, Scale, available, trajectory_scale
 
@@ -297,7 +297,7 @@ def _arguments(text: str) -> list[tuple[str, str]] | None:
 
 def _start(trajectory: Trajectory) -> tuple[tuple[str, Position], ...]:
     first = trajectory.turns[0].frame if trajectory.turns else None
-    player = None if first is None else player_position(first)
+    player = None if first is None else read_frame(first).find("player")
     return () if player is None else (("start", player),)
 
 
@@ -313,12 +313,13 @@ def turn_boards(trajectory: Trajectory, index: int) -> str:
     image = trajectory.final_image if turn is None else turn.image
     shots = []
     if frame is not None:
-        player = player_position(frame)
+        content = read_frame(frame)
+        player = content.find("player")
         has_slipped = index > 0 and trajectory.turns[index - 1].info.get("slipped", 0) > 0
         slip = (("slip", player),) if has_slipped and player is not None else ()
         caption = "after a slip" if slip else ""
         # A board small, a card as wide as one can read it.
-        width = 360 if isinstance(read_frame(frame), Card) else BOARD_PX
+        width = 360 if isinstance(content, Card) else BOARD_PX
         board = board_html(frame, (*_start(trajectory), *slip), max_width=width)
         shots.append(_figure(board, caption))
     if image is not None:

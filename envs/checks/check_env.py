@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from .. import registry
 from ..base import EnvUnavailableError, shorten
 from ..settings import EnvGroup
 from .contract import CHECKS
-from .players import PlayerScore, scores_of
+from .players import PlayerScore
 from .subject import CheckFailure, Skip, Subject
 
 ALL = "all"
@@ -79,14 +78,7 @@ def check_env(
         registry.make(env_id, **group.params).close()
     except EnvUnavailableError as error:
         return CheckReport(env_id=env_id, skipped={ALL: str(error)})
-    scores: dict[str, PlayerScore] = {}
-
-    @cache
-    def played() -> Mapping[str, PlayerScore]:
-        scores.update(scores_of(subject))
-        return scores
-
-    subject = Subject(group=group, scores=played)
+    subject = Subject(group=group)
     passed: list[str] = []
     failed: dict[str, str] = {}
     skipped: dict[str, str] = {}
@@ -101,5 +93,5 @@ def check_env(
         except Exception as error:  # noqa: BLE001 - an environment that raises has failed
             failed[name] = f"raised {type(error).__name__}: {shorten(str(error), 300)}"
     return CheckReport(
-        env_id=env_id, passed=tuple(passed), failed=failed, skipped=skipped, scores=scores
+        env_id=env_id, passed=tuple(passed), failed=failed, skipped=skipped, scores=subject.scores
     )

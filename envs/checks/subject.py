@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import registry
@@ -24,8 +23,8 @@ class Subject:
     """What is checked: an id with parameters, and the limits it is used with."""
 
     group: EnvGroup
-    scores: Callable[[], Mapping[str, Any]]
-    """What the players earn, by name; played when first asked for."""
+    scores: dict[str, Any] = field(default_factory=dict)
+    """What the players earn, by name; empty until they have played."""
 
     def make(self) -> TextEnv:
         return registry.make(self.group.env, **self.group.params)

@@ -78,7 +78,8 @@ class TurnRunner(TurnEnv):
         self._num_turns = self._num_actions = 0
         try:
             if self._is_broken:
-                self.env, self._is_broken = self._build(), False
+                self.env = self._build()
+            self._is_broken = True  # until the world has answered
             first = checked_opening(self.env.reset(seed, noise_seed))
             opening = Opening(
                 observation=first,
@@ -86,11 +87,9 @@ class TurnRunner(TurnEnv):
                 instructions=self._instructions(),
                 tools=self._tools,
             )
+            self._is_broken = False
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a world's failure is data
             opening = failed_opening(self._fail(error), self._tools)
-        except BaseException:
-            self._is_broken = True
-            raise
         self._state = opening.observation
         return opening
 
@@ -119,6 +118,7 @@ class TurnRunner(TurnEnv):
         answers: list[Observation] = []
         reward, is_effective, bad = 0.0, False, None if actions else ""
         result: StepResult | None = None
+        self._is_broken = True  # until the world has answered
         try:
             for action in actions[:most]:
                 spelled = self._spell(action)
@@ -136,13 +136,14 @@ class TurnRunner(TurnEnv):
                     break
             if bad is None and not is_well_formed:
                 bad = ""
-            has_dropped = len(actions) > most
+            is_cut = len(actions) > most
+            dropped = [f"Only the first {counted(most, 'action')} counted."] if is_cut else []
             if self._tools:
-                observation = self._tool_feedback(answers, has_dropped)
+                observation = self._tool_feedback(answers, dropped)
             else:
                 has_actions = any(action.strip() for action in actions)
                 notices = [] if bad is None else [self._notice(bad, has_actions=has_actions)]
-                notices += self._dropped(has_dropped)
+                notices += dropped
                 state = self._state
                 observation = prefixed(" ".join(notices), state) if notices else state
                 checked_feedback(observation)
@@ -154,9 +155,7 @@ class TurnRunner(TurnEnv):
                 reward=reward,
                 is_valid=is_well_formed and bad is None,
             )
-        except BaseException:
-            self._is_broken = True
-            raise
+        self._is_broken = False
         return TurnResult(
             observation=observation,
             actions=tuple(executed),
@@ -209,20 +208,14 @@ class TurnRunner(TurnEnv):
             return notice.replace(NO_ACTION_NOTICE, WRONG_FORMAT_NOTICE)
         return notice
 
-    def _dropped(self, has_dropped: bool) -> list[str]:
-        """What is said of actions beyond the most of a turn."""
-        most = counted(self._settings.max_actions_per_turn, "action")
-        return [f"Only the first {most} counted."] if has_dropped else []
-
-    def _tool_feedback(self, answers: Sequence[Observation], has_dropped: bool) -> Observation:
+    def _tool_feedback(self, answers: Sequence[Observation], dropped: Sequence[str]) -> Observation:
         """All that the calls of a turn gave, in order: nothing of it is seen a second time."""
         messages = [
             message
             for answer in answers
             for message in answer.messages or (Message(role="user", content=answer.text),)
         ]
-        notices = [] if answers else [self.env.invalid_notice("")]
-        notices += self._dropped(has_dropped)
+        notices = [*([] if answers else [self.env.invalid_notice("")]), *dropped]
         by_user = [message.content for message in messages if message.role != "tool"] + notices
         results = [message for message in messages if message.role == "tool"]
         if by_user:
@@ -240,7 +233,7 @@ class TurnRunner(TurnEnv):
         return False if self.env.reports_success else None
 
     def _fail(self, error: BaseException) -> str:
-        self._is_broken, self._error = True, _named(error)
+        self._error = _named(error)
         return self._error
 
 

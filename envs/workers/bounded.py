@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ..base import Observation, shorten
+from ..pool import turns_of
+from ..settings import EnvGroup
 from ..turns.turn import Opening, TurnEnv, TurnResult, failed_opening, failed_turn
 
 T = TypeVar("T")
@@ -61,12 +63,11 @@ class BoundedTurns(TurnEnv):
     sentence that says so; the next reset builds a new world.
 
     Args:
-        name: of the environment, for messages.
         limit_s: seconds of one reset or one turn; None for no limit.
     """
 
-    def __init__(self, name: str, limit_s: float | None) -> None:
-        self.name = name
+    def __init__(self, group: EnvGroup, limit_s: float | None) -> None:
+        self.group = group
         self.limit_s = limit_s
         self._failure: str | None = None
         self._has_timed_out = False
@@ -116,24 +117,23 @@ class BoundedTurns(TurnEnv):
         reason = shorten(str(error), 300)
         if self._has_timed_out:
             reason = f"{what} took more than {self.limit_s:g} s (collection.env_timeout_s)"
-        self._failure = f"{self.name}: {reason}"
+        self._failure = f"{self.group.env}: {reason}"
         return self._failure
 
 
 class ThreadTurns(BoundedTurns):
     """Bounded turns in this process: a call that takes too long is left behind in its thread."""
 
-    def __init__(self, name: str, limit_s: float | None, build: Callable[[], TurnEnv]) -> None:
-        super().__init__(name, limit_s)
-        self._build = build
-        self._turns: TurnEnv | None = build()
+    def __init__(self, group: EnvGroup, limit_s: float | None) -> None:
+        super().__init__(group, limit_s)
+        self._turns: TurnEnv | None = turns_of(group)
 
     def close(self) -> None:
         if self._turns is not None:
             self._turns.close()
 
     def _perform(self, what: str, *args: Any) -> Any:
-        turns = self._turns = self._build() if self._turns is None else self._turns
+        turns = self._turns = turns_of(self.group) if self._turns is None else self._turns
         try:
             return call_within(partial(perform, turns, what, *args), self.limit_s)
         except ActionTimeoutError:

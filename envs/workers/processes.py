@@ -175,8 +175,7 @@ class ProcessTurns(BoundedTurns):
     _names = count()
 
     def __init__(self, group: EnvGroup, limit_s: float | None, processes: WorkerProcesses) -> None:
-        super().__init__(group.env, limit_s)
-        self._group = group
+        super().__init__(group, limit_s)
         self._processes = processes
         self._home = processes.new_home()
         self._worker: Worker | None = None
@@ -200,7 +199,7 @@ class ProcessTurns(BoundedTurns):
             self._worker.episodes.add(self._name)
         worker = self._worker
         assert worker is not None
-        message = (self._name, self._group, what, args)
+        message = (self._name, self.group, what, args)
         try:
             return worker.call(message, self.limit_s)
         except ActionTimeoutError:

@@ -158,11 +158,9 @@ class Bandit(TaskEnv[BanditConfig]):
             "pays more on average. Action: the name of an arm."
         )
 
-    def solve(self) -> list[str] | None:
-        """The high arm; None once the low one was chosen."""
-        if not self.is_over:
-            return [self._high]
-        return [] if self.is_solved else None
+    def plan(self) -> list[str]:
+        """The high arm."""
+        return [self._high]
 
     def legal_actions(self) -> tuple[str, ...]:
         return self._shown

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from ..base import Observation, StepResult, TextEnv, check_seed, prefixed
+from ..frames import card_frame
 
 C = TypeVar("C")
 """The configuration of a world."""
@@ -51,6 +52,15 @@ class TaskEnv(TextEnv, Generic[C]):
         """Numbers about the state, for `StepResult.info`."""
         return {}
 
+    def solve(self) -> list[str] | None:
+        if self.is_over:
+            return [] if self.is_solved else None
+        return self.plan()
+
+    def plan(self) -> list[str] | None:
+        """What `solve` gives before the end of the episode."""
+        return None
+
     def result(
         self,
         reward: float = 0.0,
@@ -87,23 +97,45 @@ A = TypeVar("A", bound=_Attempted)
 class AttemptEnv(TaskEnv[A]):
     """A world in which one action may solve the task, and which has `attempts` in its settings.
 
-    `begin` calls `pose`; `step` counts an attempt and notes whether it solved the task.
+    `begin` calls `pose`. The task stands in the first observation only.
     """
 
-    _num_attempts = 0
+    title: ClassVar[str]
+    """Of the frame."""
+    max_framed_lines: ClassVar[int | None] = None
+    """Of the task in the frame; None for all."""
     is_solved = False
-    _solution = ""
-    """An action that solves the task; empty where nobody knows one."""
+    _num_attempts = 0
+    _asked = _solution = ""
 
-    def pose(self, solution: str) -> None:
-        """A task begins, which `solution` solves."""
-        self._num_attempts, self.is_solved, self._solution = 0, False, solution
+    def pose(self, asked: str, solution: str) -> None:
+        """A task begins, which `solution` solves; "" where nobody knows what does."""
+        self._num_attempts, self.is_solved = 0, False
+        self._asked, self._solution = asked, solution
 
-    def solve(self) -> list[str] | None:
-        """What solves the task; None once no attempt is left, or where nobody knows it."""
-        if self.is_solved:
-            return []
-        return [self._solution] if self._solution and not self.is_over else None
+    @abstractmethod
+    def judge(self, action: str) -> tuple[float, bool, str] | None:
+        """The reward of an attempt, whether it solves the task, and what is told about it.
+
+        None for an action that is no attempt.
+        """
+
+    def step(self, action: str) -> StepResult:
+        judged = None if self.is_over else self.judge(action)
+        if judged is None:
+            return self.refused(action)
+        self._num_attempts += 1
+        reward, self.is_solved, news = judged
+        return self.result(reward, self.observe(news))
+
+    def observe(self, news: str = "") -> Observation:
+        """The task, or what an attempt gave."""
+        lines = self._asked.splitlines()[: self.max_framed_lines]
+        frame = card_frame(self.title, [*lines, news] if news else lines)
+        return Observation(text=news or self._asked, frame=frame)
+
+    def plan(self) -> list[str] | None:
+        return [self._solution] if self._solution else None
 
     @property
     def is_over(self) -> bool:

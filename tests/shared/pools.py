@@ -18,13 +18,7 @@ def begin(pool: EnvPool, step: int, draw_round: int = 0) -> list[Slot]:
     groups: list[list[Slot]] = []
     for p in range(pool.num_groups):
         leader = pool.lead(step, p, first_group)
-        indices = range(p * pool.group_size, (p + 1) * pool.group_size)
-        groups.append(
-            [
-                pool.slot(i, leader, leader.seen.get(i) or pool.follow(i, leader), first_group)
-                for i in indices
-            ]
-        )
+        groups.append([pool.start(index, leader) for index in pool.slots_of(p)])
     slots = [slot for group in groups for slot in group]
     pool.check_started(slots)
     for group in groups:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from echoscope.text.limited_child import LimitedChild
+from echoscope.text.limited_child import LimitedChildren
 
 MODULE = """
 import os, socket
@@ -38,28 +40,46 @@ def work():
 
 
 @pytest.fixture
-def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LimitedChild]:
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LimitedChildren]:
     (tmp_path / "child_of_a_test.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    child = LimitedChild("child_of_a_test")
+    child = LimitedChildren("child_of_a_test")
     yield child
     child.close()
 
 
-def test_it_opens_no_file_no_connection_and_no_program(child: LimitedChild) -> None:
+def test_it_opens_no_file_no_connection_and_no_program(child: LimitedChildren) -> None:
     assert child.ask("open", 60.0) == [errno.EMFILE] * 3
 
 
 @pytest.mark.parametrize("question", ["memory", "cpu"])
 def test_what_needs_too_much_has_no_answer_and_the_next_question_has(
-    child: LimitedChild, question: str
+    child: LimitedChildren, question: str
 ) -> None:
     process = child.ask("process", 60.0)
     assert child.ask(question, 60.0) is None
     assert child.ask("process", 60.0) == process
 
 
-def test_a_child_that_does_not_answer_in_time_is_replaced(child: LimitedChild) -> None:
+def test_a_child_that_does_not_answer_in_time_is_replaced(child: LimitedChildren) -> None:
     process = child.ask("process", 60.0)
     assert child.ask("cpu", 0.1) is None
     assert child.ask("process", 60.0) not in (None, process)
+
+
+def test_children_answer_side_by_side(child: LimitedChildren) -> None:
+    children = LimitedChildren("child_of_a_test", 2)
+    barrier = threading.Barrier(2)
+
+    def ask(question: str) -> int:
+        first = children._idle.get()
+        try:
+            barrier.wait(60)  # both are held at the same time
+            process: int = first.answer(question, 60.0)
+        finally:
+            children._idle.put(first)
+        return process
+
+    with ThreadPoolExecutor(2) as threads:
+        assert len({*threads.map(ask, ["process", "process"])}) == 2
+    children.close()

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ...base import EnvSpec, EnvUnavailableError, Observation, StepResult, hash_task
-from ...frames import card_frame
+from ...base import EnvSpec, EnvUnavailableError, StepResult, hash_task
 from ...params import require_within
 from ..task_env import AttemptEnv, drawn
 from .fences import program_of
@@ -96,6 +95,8 @@ class DeepCoder(AttemptEnv[DeepCoderConfig]):
         one_action=True,
         description="Write a Python program that passes the tests of a problem.",
     )
+    title = "Program"
+    max_framed_lines = 40
 
     @classmethod
     def lacks(cls) -> str:
@@ -118,19 +119,20 @@ class DeepCoder(AttemptEnv[DeepCoderConfig]):
 
     def begin(self, seed: int, noise_seed: int) -> None:
         self._problem = self._problems[drawn(seed, len(self._problems))]
-        self.pose(self._problem.solution)
+        self.pose(self._problem.text, self._problem.solution)
 
     def step(self, action: str) -> StepResult:
-        program = program_of(action, self._problem.function)
         self._share_passed = 0.0
-        if self.is_over or not program.strip() or len(program) > MAX_PROGRAM_CHARS:
-            return self.refused(action)
+        return super().step(action)
+
+    def judge(self, action: str) -> tuple[float, bool, str] | None:
+        program = program_of(action, self._problem.function)
+        if not program.strip() or len(program) > MAX_PROGRAM_CHARS:
+            return None
         judgement = self._judged(program)
-        self._num_attempts += 1
         self._share_passed = judgement.share
-        self.is_solved = judgement.passed == judgement.total
         news = f"Passed {judgement.passed} of {judgement.total} tests. {judgement.first_failure}"
-        return self.result(judgement.share, self.observe(news.strip()))
+        return judgement.share, judgement.passed == judgement.total, news.strip()
 
     def instructions(self) -> str:
         return (
@@ -164,12 +166,6 @@ class DeepCoder(AttemptEnv[DeepCoderConfig]):
 
     def info(self) -> dict[str, float]:
         return {"share_passed": self._share_passed}
-
-    def observe(self, news: str = "") -> Observation:
-        """The problem, or what an attempt gave."""
-        text = self._problem.text
-        lines = [*text.splitlines()[:40], *([news] if news else [])]
-        return Observation(text=news or text, frame=card_frame("Program", lines))
 
 
 def _limits(config: DeepCoderConfig, problems: tuple[Problem, ...]) -> Limits:

@@ -32,6 +32,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from echoscope.text.limited_child import kill_group
+
 from ...base import EnvUnavailableError, shorten
 from . import code_runner
 
@@ -217,7 +219,7 @@ def _request(program: str, inputs: Sequence[str], limits: Limits, *, unsafe: boo
                 (resource.RLIMIT_CORE, 0),
             ],
             "filter": base64.b64encode(system_call_filter()).decode(),
-            "user": user if _is_root() else None,
+            "user": user if os.geteuid() == 0 else None,
         }
     )
     request = {
@@ -253,7 +255,7 @@ def _last_words(command: list[str], request: bytes, timeout_s: float) -> tuple[s
             pass  # what it wrote until then counts
         finally:
             # The first process of the namespace dies with bwrap, and all others with the first.
-            _kill_group(process)
+            kill_group(process)
         texts = []
         for file in (output, errors):
             file.seek(0)
@@ -327,10 +329,6 @@ def why_not() -> str:
     return f"the sandbox does not start here ({shorten(reason, 250)}; {way_out}"
 
 
-def _is_root() -> bool:
-    return os.geteuid() == 0
-
-
 @lru_cache(maxsize=1)
 def _bubblewrap() -> str | None:
     """Found once, by the user's PATH: what was tried is what runs."""
@@ -345,7 +343,7 @@ def _command() -> list[str]:
         "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--new-session",
         "--as-pid-1", "--cap-drop", "ALL",
     ]  # fmt: skip
-    if _is_root():  # to start programs as users that own nothing, and to end them
+    if os.geteuid() == 0:  # to start programs as users that own nothing, and to end them
         walls += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_KILL"]
     else:
         walls += ["--unshare-user", "--uid", str(_FIRST_USER), "--gid", str(_FIRST_USER)]
@@ -403,12 +401,3 @@ def _bound(folder: Path, target: str, *, hidden: list[Path]) -> list[str]:
             covered = f"{target}/{path.relative_to(folder)}"
             arguments += ["--tmpfs", covered, "--remount-ro", covered]
     return arguments
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    finally:
-        process.wait()

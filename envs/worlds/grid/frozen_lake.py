@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
 
@@ -18,10 +18,14 @@ from .geometry import (
     MoveEnv,
     Position,
     distances,
+    drawn_rows,
     offset_words,
     point,
     points,
     shift,
+    shortest_way,
+    walk_over,
+    with_marks,
 )
 
 _LEGEND = {"_": "ice", "O": "hole", "G": "goal"}
@@ -108,7 +112,7 @@ class SlipOdds:
         return moves
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Lake:
     """One map."""
 
@@ -118,8 +122,6 @@ class Lake:
     holes: frozenset[Position]
     to_goal: dict[Position, int]
     """Safe cell -> length of the shortest safe path to the goal."""
-    odds: dict[float, SlipOdds] = field(default_factory=dict, compare=False, repr=False)
-    """Slip -> what the careful expert knows about this map."""
 
     def kind(self, position: Position) -> str:
         """What is at a place; all around the board is wall."""
@@ -133,10 +135,7 @@ class Lake:
     @cached_property
     def cells(self) -> tuple[str, ...]:
         """One character a cell, without the player."""
-        rows, cols = self.shape
-        return tuple(
-            "".join(_SYMBOLS[self.kind((row, col))] for col in range(cols)) for row in range(rows)
-        )
+        return drawn_rows(self.shape, lambda cell: _SYMBOLS[self.kind(cell)])
 
 
 class FrozenLake(MoveEnv[FrozenLakeConfig]):
@@ -207,27 +206,15 @@ class FrozenLake(MoveEnv[FrozenLakeConfig]):
             text += " P is you, _ ice, O a hole, G the goal, X you in a hole, * you on the goal."
         return f"{text} Actions: {', '.join(MOVES)}."
 
-    def solve(self) -> list[str] | None:
+    def plan(self) -> list[str] | None:
         """The moves that can be made without looking; ask again after them, or after a slip.
 
         Where nothing slips, or with `expert: shortest`, they are a shortest safe path to the goal.
         """
         lake, player, slip = self._lake, self._player, self._config.slip
-        to_goal = lake.to_goal
-        if player not in to_goal:
-            return None
-        if player != lake.goal and slip > 0 and self._config.expert == "careful":
-            if slip not in lake.odds:
-                lake.odds[slip] = slip_odds(lake, slip)
-            return lake.odds[slip].plan(player)
-        path: list[str] = []
-        while player != self._lake.goal:
-            move = next(
-                m for m in MOVES if to_goal.get(shift(player, m), -1) == to_goal[player] - 1
-            )
-            path.append(move)
-            player = shift(player, move)
-        return path
+        if slip > 0 and self._config.expert == "careful":
+            return slip_odds(lake, slip).plan(player)
+        return shortest_way(player, lake.goal.__eq__, walk_over(lake.to_goal))
 
     def task_key(self) -> str:
         """The map, the start and the goal: `slip` and the observation format play no part."""
@@ -253,11 +240,8 @@ class FrozenLake(MoveEnv[FrozenLakeConfig]):
         return grid_frame(self._lake.cells, _LEGEND, [("player", self._player)])
 
     def drawn(self) -> str:
-        row, col = self._player
         mark = {"ice": "P", "hole": "X", "goal": "*"}[self._lake.kind(self._player)]
-        lines = list(self._lake.cells)
-        lines[row] = lines[row][:col] + mark + lines[row][col + 1 :]
-        return "\n".join(lines)
+        return with_marks(self._lake.cells, {self._player: mark})
 
     def listed(self) -> str:
         rows, cols = self._lake.shape
@@ -272,6 +256,7 @@ class FrozenLake(MoveEnv[FrozenLakeConfig]):
         return f"{fell}Goal {offset_words(self._player, self._lake.goal)}. Near: {near}."
 
 
+@lru_cache(maxsize=1024)
 def slip_odds(lake: Lake, slip: float) -> SlipOdds:
     """Value iteration over the cells of a map, where each move may slip sideways."""
     cells = [(row, col) for row in range(lake.shape[0]) for col in range(lake.shape[1])]
@@ -311,7 +296,7 @@ def draw_lake(config: FrozenLakeConfig, seed: int) -> Lake:
         if len(ice) < 2:
             continue
         goal = ice[int(rng.integers(len(ice)))]
-        to_goal = distances(goal, set(ice))
+        to_goal = distances(goal, walk_over(set(ice)))
         starts = [c for c in ice if config.min_distance <= to_goal.get(c, -1) <= furthest]
         if starts:
             start = starts[int(rng.integers(len(starts)))]
@@ -357,5 +342,5 @@ def _lake_around_path(
     holes = frozenset(others[int(index)] for index in chosen)
     if rng.random() < 0.5:
         path.reverse()
-    to_goal = distances(path[-1], set(cells) - holes)
+    to_goal = distances(path[-1], walk_over(set(cells) - holes))
     return Lake(shape=(rows, cols), start=path[0], goal=path[-1], holes=holes, to_goal=to_goal)

@@ -141,18 +141,36 @@ def shortest_way(
     return moves[::-1]
 
 
-def distances(target: Position, free: Collection[Position]) -> dict[Position, int]:
-    """Length of the shortest walk from every reachable free cell to `target`."""
-    lengths = {target: 0}
-    queue = deque([target])
+def distances(start: S, steps: Callable[[S], Iterable[tuple[str, S]]]) -> dict[S, int]:
+    """Every state that moves lead to -> the fewest moves that do."""
+    lengths = {start: 0}
+    queue = deque([start])
     while queue:
-        position = queue.popleft()
-        for move in MOVES:
-            neighbour = shift(position, move)
-            if neighbour in free and neighbour not in lengths:
-                lengths[neighbour] = lengths[position] + 1
-                queue.append(neighbour)
+        state = queue.popleft()
+        for _, after in steps(state):
+            if after not in lengths:
+                lengths[after] = lengths[state] + 1
+                queue.append(after)
     return lengths
+
+
+def walk_over(free: Collection[Position]) -> Callable[[Position], list[tuple[str, Position]]]:
+    """The steps of a walk over free cells, for `shortest_way` and `distances`."""
+    return lambda cell: [(move, to) for move in MOVES if (to := shift(cell, move)) in free]
+
+
+def drawn_rows(shape: tuple[int, int], char: Callable[[Position], str]) -> tuple[str, ...]:
+    """The rows of a board, where each position has one character."""
+    rows, cols = shape
+    return tuple("".join(char((row, col)) for col in range(cols)) for row in range(rows))
+
+
+def with_marks(drawn: Iterable[str], marks: Mapping[Position, str]) -> str:
+    """The lines of a board, with other characters at some positions."""
+    lines = [list(row) for row in drawn]
+    for (row, col), mark in marks.items():
+        lines[row][col] = mark
+    return "\n".join(map("".join, lines))
 
 
 def point(position: Position) -> str:

@@ -3,7 +3,7 @@ Boxoban files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -23,10 +23,12 @@ from .geometry import (
     MoveEnv,
     Position,
     distances,
+    drawn_rows,
     offset_words,
     point,
     points,
     shift,
+    walk_over,
 )
 from .sokoban_search import Maze, build_maze, is_deadlocked, solve, states_by_distance, unpack
 
@@ -52,15 +54,8 @@ class Level:
     @cached_property
     def cells(self) -> tuple[str, ...]:
         """One character of `LEGEND` a cell, without player and boxes."""
-        rows, cols = self.shape
-        is_target, is_floor = set(self.maze.targets), self.maze.index.keys()
-        return tuple(
-            "".join(
-                "O" if (row, col) in is_target else "_" if (row, col) in is_floor else "#"
-                for col in range(cols)
-            )
-            for row in range(rows)
-        )
+        floor = dict.fromkeys(self.maze.cells, "_") | dict.fromkeys(self.maze.targets, "O")
+        return drawn_rows(self.shape, lambda cell: floor.get(cell, "#"))
 
 
 @lru_cache(maxsize=1024)
@@ -100,9 +95,9 @@ def _draw_room(shape: tuple[int, int], walls: float, rng: np.random.Generator) -
     inner = [(row, col) for row in range(1, rows - 1) for col in range(1, cols - 1)]
     is_wall = rng.random(len(inner)) < walls
     left = {cell for cell, wall in zip(inner, is_wall, strict=True) if not wall}
-    best: set[Position] = set()
+    best: Collection[Position] = ()
     while left:
-        part = set(distances(min(left), left))
+        part = distances(min(left), walk_over(left)).keys()
         left -= part
         best = part if len(part) > len(best) else best
     return sorted(best)
@@ -166,7 +161,7 @@ def parse_level(rows: list[str], where: str) -> Level:
             f"{len(players)} players, {len(boxes)} boxes and {len(targets)} targets"
         )
     inside = {position for position, char in cells.items() if char != "#"}
-    floor = set(distances(players[0], inside))
+    floor = distances(players[0], walk_over(inside)).keys()
     # Within ragged rows a missing cell would be a hole in the wall.
     is_enclosed = all(shift(cell, move) in cells for cell in floor for move in MOVES)
     require(is_enclosed, f"{where}: the room is not enclosed by walls")
@@ -364,11 +359,7 @@ class Sokoban(MoveEnv[SokobanConfig]):
 
     def drawn(self) -> str:
         symbol_of = self._config.symbol_of
-        empty = str.maketrans({char: symbol_of[kind] for char, kind in LEGEND.items()})
-        rows = [list(row.translate(empty)) for row in self._level.cells]
-        for row, col in (*self._boxes, self._player):
-            rows[row][col] = symbol_of[self._kind((row, col))]
-        return "\n".join("".join(row) for row in rows)
+        return "\n".join(drawn_rows(self._level.shape, lambda cell: symbol_of[self._kind(cell)]))
 
     def listed(self) -> str:
         rows, cols = self._level.shape

@@ -6,11 +6,10 @@ A state is one integer: bit i of `boxes` stands for a box on floor cell i, and
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .geometry import MOVES, Position, shift, shortest_way
+from .geometry import MOVES, Position, distances, shift, shortest_way
 
 _PLAYER_BITS = 16
 _PLAYER_MASK = 2**_PLAYER_BITS - 1
@@ -70,18 +69,16 @@ def _push_distances(
     target: int, neighbours: Sequence[Sequence[int]], num_cells: int
 ) -> tuple[int, ...]:
     """Pushes from each cell to `target` for a lone box, ignoring how the player gets there."""
-    pushes = [-1] * num_cells
-    pushes[target] = 0
-    queue = deque([target])
-    while queue:
-        position = queue.popleft()
-        for d in range(4):
-            origin = neighbours[_BACK[d]][position]
+
+    def pulls(cell: int) -> Iterator[tuple[str, int]]:
+        for move, before in zip(_NAMES, neighbours, strict=True):
+            origin = before[cell]
             # The player stood behind the box, on the far side of where it came from.
-            if origin >= 0 and neighbours[_BACK[d]][origin] >= 0 and pushes[origin] < 0:
-                pushes[origin] = pushes[position] + 1
-                queue.append(origin)
-    return tuple(pushes)
+            if origin >= 0 and before[origin] >= 0:
+                yield move, origin
+
+    pushes = distances(target, pulls)
+    return tuple(pushes.get(cell, -1) for cell in range(num_cells))
 
 
 def solve(

@@ -161,13 +161,11 @@ class Spatial(TaskEnv[SpatialConfig]):
             f"of you. Actions: {', '.join(_MOVES)}, or answer and one of the answers offered."
         )
 
-    def solve(self) -> list[str] | None:
+    def plan(self) -> list[str]:
         """Looks round until all things of the question were seen, then answers.
 
         It knows where to find nothing: it begins with what lies ahead and turns right.
         """
-        if self.is_over:
-            return [] if self.is_solved else None
         plan: list[str] = []
         heading, seen = self._heading, set(self._seen)
         while not set(self._room.asked) <= seen:

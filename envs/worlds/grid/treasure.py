@@ -3,17 +3,29 @@ the treasure is reached."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import accumulate
 
 import numpy as np
 
 from ...base import EnvParamsError, EnvSpec, StepResult, hash_task
 from ...frames import grid_frame
 from ...params import board_shape, require_within
-from .geometry import MOVES, Format, MoveEnv, Position, offset_words, shift, shortest_way
+from .geometry import (
+    MOVES,
+    Format,
+    MoveEnv,
+    Position,
+    distances,
+    drawn_rows,
+    offset_words,
+    shift,
+    shortest_way,
+    with_marks,
+)
 
 Passage = frozenset[Position]
 """The two rooms that a passage joins."""
@@ -58,10 +70,9 @@ _State = tuple[Position, frozenset[int]]
 def _steps(maze: Maze, state: _State) -> Iterator[tuple[str, _State]]:
     """The moves that neither a wall nor a locked door is in the way of, and where they lead."""
     room, held = state
-    for move in MOVES:
+    for move, there in _walks(maze.passages, room):
         door = maze.door(room, move)
-        if maze.is_open(room, move) and (door is None or door in held):
-            there = shift(room, move)
+        if door is None or door in held:
             yield move, (there, held | {maze.keys.index(there)} if there in maze.keys else held)
 
 
@@ -70,7 +81,8 @@ def draw_maze(shape: tuple[int, int], num_keys: int, rng: np.random.Generator) -
     passages = _draw_tree(shape, rng)
     rooms = [(row, col) for row in range(shape[0]) for col in range(shape[1])]
     start, treasure = (rooms[int(n)] for n in rng.choice(len(rooms), size=2, replace=False))
-    way = _way(passages, start, treasure)
+    moves = shortest_way(start, treasure.__eq__, partial(_walks, passages)) or ()
+    way = list(accumulate(moves, shift, initial=start))
     if len(way) - 1 < num_keys + 1:
         return None
     # A door after at least one free passage, and at most one door a passage.
@@ -78,7 +90,7 @@ def draw_maze(shape: tuple[int, int], num_keys: int, rng: np.random.Generator) -
     doors = tuple(frozenset(way[door : door + 2]) for door in places)
     keys: list[Position] = []
     for door in places:
-        region = _trail(passages - set(doors), way[door]).keys()
+        region = distances(way[door], partial(_walks, passages - set(doors))).keys()
         free = sorted(region - {start, treasure, *keys})
         if not free:
             return None
@@ -115,27 +127,12 @@ def _draw_tree(shape: tuple[int, int], rng: np.random.Generator) -> set[Passage]
     return passages
 
 
-def _trail(passages: set[Passage], room: Position) -> Mapping[Position, Position | None]:
-    """Each room that passages join to `room` -> the room before it on the way from there."""
-    before: dict[Position, Position | None] = {room: None}
-    queue = deque([room])
-    while queue:
-        here = queue.popleft()
-        for there in (shift(here, move) for move in MOVES):
-            if frozenset((here, there)) in passages and there not in before:
-                before[there] = here
-                queue.append(there)
-    return before
-
-
-def _way(passages: set[Passage], start: Position, end: Position) -> list[Position]:
-    """The rooms from start to end, both included."""
-    before = _trail(passages, start)
-    way, room = [end], before[end]
-    while room is not None:
-        way.append(room)
-        room = before[room]
-    return way[::-1]
+def _walks(passages: Collection[Passage], room: Position) -> Iterator[tuple[str, Position]]:
+    """The moves through passages, whatever doors they have, and where they lead."""
+    for move in MOVES:
+        there = shift(room, move)
+        if frozenset((room, there)) in passages:
+            yield move, there
 
 
 MOVE_REWARD = -0.1
@@ -309,17 +306,12 @@ class Treasure(MoveEnv[TreasureConfig]):
         times = self._visits[shift(self._player, move)]
         return f"seen {times}" if times else "new"
 
-    def _cells(self) -> list[str]:
+    def _cells(self) -> tuple[str, ...]:
         """Walls and floor: room (r, c) is the cell (2r + 1, 2c + 1), passages lie between."""
         rows, cols = self._maze.shape
-        cells = [["#"] * (2 * cols + 1) for _ in range(2 * rows + 1)]
-        for row in range(rows):
-            for col in range(cols):
-                cells[2 * row + 1][2 * col + 1] = "_"
-        for passage in self._maze.passages:
-            row, col = _between(passage)
-            cells[row][col] = "_"
-        return ["".join(line) for line in cells]
+        rooms = {_cell(room) for passage in self._maze.passages for room in passage}
+        floor = rooms.union(map(_between, self._maze.passages))
+        return drawn_rows((2 * rows + 1, 2 * cols + 1), lambda cell: "_" if cell in floor else "#")
 
     def _overlays(self) -> list[tuple[str, Position]]:
         maze = self._maze
@@ -332,14 +324,16 @@ class Treasure(MoveEnv[TreasureConfig]):
         return [*things, ("player", _cell(self._player))]
 
     def drawn(self) -> str:
-        cells = [list(line) for line in self._cells()]
-        for name, (row, col) in self._overlays():
-            mark = {"treasure": "$", "player": "P"}.get(name)
-            if mark is None:
-                letter = "abcd"[_COLOURS.index(name.split()[0])]
-                mark = letter.upper() if name.endswith("door") else letter
-            cells[row][col] = mark
-        return "\n".join("".join(line) for line in cells)
+        return with_marks(self._cells(), {at: _mark(name) for name, at in self._overlays()})
+
+
+def _mark(name: str) -> str:
+    """How the drawing shows what stands on a cell."""
+    if name in ("treasure", "player"):
+        return {"treasure": "$", "player": "P"}[name]
+    colour, thing = name.split()
+    letter = "abcd"[_COLOURS.index(colour)]
+    return letter.upper() if thing == "door" else letter
 
 
 def _cell(room: Position) -> Position:

@@ -49,7 +49,12 @@ class KiminaServer:
     """
 
     def __init__(self, url: str, wait_s: float) -> None:
-        self._client = HttpClient(url, max_bytes=MAX_ANSWER_BYTES)
+        self._client = HttpClient(
+            url,
+            max_bytes=MAX_ANSWER_BYTES,
+            token=os.environ.get(KEY_VARIABLE, ""),
+            token_headers=("Authorization", "X-Auth-Token"),  # newer servers read the second
+        )
         self._wait_s = wait_s
         self.name = f"the Lean server at {url}"
 
@@ -63,12 +68,9 @@ class KiminaServer:
             "debug": False,
             "reuse": True,
         }
-        key = os.environ.get(KEY_VARIABLE)
-        # Newer servers read the second header.
-        headers = {"Authorization": f"Bearer {key}", "X-Auth-Token": f"Bearer {key}"} if key else {}
         try:
             answer = self._client.post_json(
-                "/api/check", content, timeout_s=timeout_s + self._wait_s, headers=headers
+                "/api/check", content, timeout_s=timeout_s + self._wait_s
             )
         except HttpError as error:
             raise LeanFailedError(str(error)) from None

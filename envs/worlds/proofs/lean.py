@@ -183,10 +183,8 @@ class Lean(TaskEnv[LeanConfig]):
             "refused."
         )
 
-    def solve(self) -> list[str] | None:
+    def plan(self) -> list[str] | None:
         """What is left of the proof that came with the theorem; None where there is none."""
-        if self.is_solved:
-            return []
         proof = self._theorem.proof
         is_begun = proof[: len(self._tactics)] == self._tactics
         return list(proof[len(self._tactics) :]) or None if is_begun else None

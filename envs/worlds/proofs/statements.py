@@ -67,9 +67,7 @@ def theorem_of(row: Row) -> Theorem | None:
     start = names[-1].start()
     return Theorem(
         name=names[-1][1],
-        statement=before[start:].replace("lemma", "theorem", 1)
-        if before.startswith("lemma", start)
-        else before[start:],
+        statement=re.sub(r"\Alemma", "theorem", before[start:]),
         header="\n".join(
             part for part in (_text(row, "header", "formal_header"), before[:start].strip()) if part
         ),

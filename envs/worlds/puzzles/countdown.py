@@ -13,14 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...base import (
-    EnvParamsError,
-    EnvSpec,
-    Observation,
-    StepResult,
-    hash_task,
-)
-from ...frames import card_frame
+from ...base import EnvParamsError, EnvSpec, hash_task
 from ...params import require, require_within
 from ..rows import Row, read_items
 from ..task_env import AttemptEnv, drawn
@@ -117,6 +110,7 @@ class Countdown(AttemptEnv[CountdownConfig]):
         max_turns=3,
         description="Combine all given numbers with + - * / to reach the target.",
     )
+    title = "Countdown"
 
     def __init__(self, config: CountdownConfig | None = None) -> None:
         super().__init__(config)
@@ -129,25 +123,22 @@ class Countdown(AttemptEnv[CountdownConfig]):
             self._task = draw_task(self._config, seed)
         else:
             self._task = self._tasks[drawn(seed, len(self._tasks))]
-        self.pose(self._task.solution)
+        task = f"Numbers: {self._numbers}. Target: {self._task.target}."
+        self.pose(task, self._task.solution)
 
-    def step(self, action: str) -> StepResult:
+    def judge(self, action: str) -> tuple[float, bool, str] | None:
         expression = action.split("=", maxsplit=1)[0].strip()
         value, problem = _read(expression)
-        if self.is_over or problem not in ("", _BY_ZERO):
-            return self.refused(action)
-        self._num_attempts += 1
-        if Counter(int(digits) for digits in _INTEGERS.findall(expression)) != Counter(
-            self._task.numbers
-        ):
-            listed = ", ".join(map(str, self._task.numbers))
-            return self.result(0.0, self.observe(f"Use each of {listed} exactly once."))
+        if problem not in ("", _BY_ZERO):
+            return None
+        if Counter(map(int, _INTEGERS.findall(expression))) != Counter(self._task.numbers):
+            return 0.0, False, f"Use each of {self._numbers} exactly once."
         if value is None:
-            return self.result(_ATTEMPT, self.observe(f"Error: {problem}."))
-        self.is_solved = value == self._task.target
-        verdict = "as wanted" if self.is_solved else f"not {self._task.target}"
+            return _ATTEMPT, False, f"Error: {problem}."
+        is_right = value == self._task.target
+        verdict = "as wanted" if is_right else f"not {self._task.target}"
         news = f"{expression} is {number_text(value)}, {verdict}."
-        return self.result(_RIGHT if self.is_solved else _ATTEMPT, self.observe(news))
+        return _RIGHT if is_right else _ATTEMPT, is_right, news
 
     def instructions(self) -> str:
         return (
@@ -172,11 +163,9 @@ class Countdown(AttemptEnv[CountdownConfig]):
             return None
         return len({(task.numbers, task.target) for task in self._tasks})
 
-    def observe(self, news: str = "") -> Observation:
-        """The task, which stands in the first observation only, or what an attempt gave."""
-        task = f"Numbers: {', '.join(map(str, self._task.numbers))}. Target: {self._task.target}."
-        frame = card_frame("Countdown", [task, news] if news else [task])
-        return Observation(text=news or task, frame=frame)
+    @property
+    def _numbers(self) -> str:
+        return ", ".join(map(str, self._task.numbers))
 
 
 @lru_cache(maxsize=1024)  # siblings begin with the same task

@@ -153,19 +153,15 @@ class Game2048(MoveEnv[Game2048Config]):
         return hash_task(self.spec.id, self._first)
 
     @property
-    def _largest(self) -> int:
-        return largest(self._tiles)
-
-    @property
     def is_solved(self) -> bool:
-        return self._largest >= self._config.goal
+        return largest(self._tiles) >= self._config.goal
 
     @property
     def is_over(self) -> bool:
         return self.is_solved or all(slide(self._tiles, move)[0] == self._tiles for move in MOVES)
 
     def info(self) -> dict[str, float]:
-        return {"points": float(self._points), "largest": float(self._largest)}
+        return {"points": float(self._points), "largest": float(largest(self._tiles))}
 
     def _with_new_tile(self, rng: np.random.Generator) -> Tiles:
         rows = [list(row) for row in self._tiles]
@@ -182,7 +178,7 @@ class Game2048(MoveEnv[Game2048Config]):
             return points + bonus
         if config.reward == "log":
             return 0.1 * math.log2(1 + points) + bonus
-        return DOUBLING_REWARD * math.log2(after / self._largest) + bonus
+        return DOUBLING_REWARD * math.log2(after / largest(self._tiles)) + bonus
 
     def frame(self) -> str:
         cells = [
@@ -192,7 +188,7 @@ class Game2048(MoveEnv[Game2048Config]):
 
     def drawn(self) -> str:
         rows = [f"Row {i}: {' '.join(map(str, row))}" for i, row in enumerate(self._tiles, start=1)]
-        return "\n".join([*rows, f"Largest: {self._largest}. Goal: {self._config.goal}."])
+        return "\n".join([*rows, f"Largest: {largest(self._tiles)}. Goal: {self._config.goal}."])
 
     def in_one_line(self) -> str:
         """The points of each move, or `none` for a move that changes nothing."""
@@ -201,7 +197,7 @@ class Game2048(MoveEnv[Game2048Config]):
             f"{move} {'none' if tiles == self._tiles else points}"
             for move, (tiles, points) in after.items()
         )
-        return f"Largest {self._largest} of {self._config.goal}. {gains}."
+        return f"Largest {largest(self._tiles)} of {self._config.goal}. {gains}."
 
 
 def largest(tiles: Tiles) -> int:

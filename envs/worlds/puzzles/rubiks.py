@@ -8,13 +8,13 @@ believed. x points to the right face, y up, z to the front. Lengths count quarte
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from ...base import EnvParamsError, EnvSpec, Observation, StepResult, hash_task
+from ...base import EnvSpec, Observation, StepResult, hash_task
 from ...frames import grid_frame
 from ...params import require_within
 from ..task_env import TaskEnv
@@ -37,28 +37,17 @@ _ROWS: dict[str, tuple[Vector, Vector]] = {
 }  # fmt: skip
 
 
-def _cross(a: Vector, b: Vector) -> Vector:
-    return (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
-
-
-def _dot(a: Vector, b: Vector) -> int:
-    return sum(x * y for x, y in zip(a, b, strict=True))
-
-
 def _clockwise(vector: Vector, axis: Vector) -> Vector:
     """Turned by a quarter, clockwise as one looks at the end of `axis`."""
-    along, side = _dot(vector, axis), _cross(vector, axis)
-    x, y, z = (along * a + s for a, s in zip(axis, side, strict=True))
-    return (x, y, z)
+    x, y, z = (np.dot(vector, axis) * np.array(axis) + np.cross(vector, axis)).tolist()
+    return x, y, z
 
 
 def _place(face: str, row: int, col: int) -> tuple[Vector, Vector]:
     """(corner, normal) of a sticker of a face."""
-    normal = _NORMALS[face]
-    right, down = _ROWS[face]
-    signs = ((2 * col - 1), (2 * row - 1))
-    x, y, z = (n + signs[0] * r + signs[1] * d for n, r, d in zip(normal, right, down, strict=True))
-    return (x, y, z), normal
+    normal, (right, down) = np.array(_NORMALS[face]), np.array(_ROWS[face])
+    x, y, z = (normal + (2 * col - 1) * right + (2 * row - 1) * down).tolist()
+    return (x, y, z), _NORMALS[face]
 
 
 PLACES = [_place(face, row, col) for face in FACES for row in range(2) for col in range(2)]
@@ -71,16 +60,13 @@ def _turn(axis: Vector, *, whole: bool) -> Permutation:
     """A quarter turn, clockwise, of one face or of the whole cube."""
     source = list(range(24))
     for i, (corner, normal) in enumerate(PLACES):
-        if whole or _dot(corner, axis) == 1:
+        if whole or np.dot(corner, axis) == 1:
             source[_INDEX[(_clockwise(corner, axis), _clockwise(normal, axis))]] = i
     return tuple(source)
 
 
 def _inverse(permutation: Permutation) -> Permutation:
-    out = [0] * 24
-    for index, source in enumerate(permutation):
-        out[source] = index
-    return tuple(out)
+    return tuple(np.argsort(permutation).tolist())
 
 
 MOVES: dict[str, Permutation] = {
@@ -102,18 +88,26 @@ def is_solved(state: State) -> bool:
     return all(len(set(state[i : i + 4])) == 1 for i in range(0, 24, 4))
 
 
-def _rotations() -> list[Permutation]:
-    """The 24 ways to hold the cube."""
-    turns = [_turn(_NORMALS[face], whole=True) for face in "URF"]
-    rotations = {tuple(range(24))}
-    edge = list(rotations)
-    while edge:
-        edge = [n for p in edge for t in turns if (n := apply(p, t)) not in rotations]
-        rotations.update(edge)
-    return sorted(rotations)
+def _layers(start: State, turns: Sequence[Permutation]) -> Iterator[dict[State, str]]:
+    """The states that are 0, 1, 2, ... turns away, each with the turns that lead there: digits, the
+    places of `turns`."""
+    seen, layer = {start}, {start: ""}
+    while layer:
+        yield layer
+        following = {}
+        for state, path in layer.items():
+            for code, turn in enumerate(turns):
+                after = apply(state, turn)
+                if after not in seen:
+                    seen.add(after)
+                    following[after] = path + str(code)
+        layer = following
 
 
-_ROTATIONS = _rotations()
+_UNTURNED: Permutation = tuple(range(24))
+_WHOLE_TURNS = [_turn(_NORMALS[face], whole=True) for face in "URF"]
+_ROTATIONS = sorted(held for layer in _layers(_UNTURNED, _WHOLE_TURNS) for held in layer)
+"""The 24 ways to hold the cube."""
 _FREE_MOVES = [name for name in MOVES if name[0] in "URF"]
 """They reach every state of a cube whose corner at the back, bottom, left stays where it is."""
 _FIXED = [i for i, (corner, _) in enumerate(PLACES) if corner == (-1, -1, -1)]
@@ -129,46 +123,30 @@ def solution(state: State) -> list[str]:
     """
     for rotation in _ROTATIONS:
         held = apply(state, rotation)
-        if all(held[i] == SOLVED[i] for i in _FIXED):
-            moves = _solution_held(held)
-            return [_renamed(move, rotation) for move in moves]
+        if any(held[i] != SOLVED[i] for i in _FIXED):
+            continue
+        # Search from the state until it meets what has been searched from the solved cube.
+        for layer in _near(held):
+            met = [each for each in layer if each in _searched_from_solved()]
+            if met:
+                best = min(met, key=lambda each: len(_searched_from_solved()[each]))
+                first = [_FREE_MOVES[int(code)] for code in layer[best]]
+                # The way there backwards: the last turn undone first.
+                back = reversed(_searched_from_solved()[best])
+                second = [_undone(_FREE_MOVES[int(code)]) for code in back]
+                return [_renamed(move, rotation) for move in (*first, *second)]
     raise ValueError("this is no state of a 2x2 cube: its corners cannot be turned into place")
 
 
-def _solution_held(start: State) -> list[str]:
-    """Search from the state until it meets what has been searched from the solved cube."""
-    from_solved = _searched_from_solved()
-    for layer in itertools.islice(_layers(start), _MEET + 1):
-        met = [state for state in layer if state in from_solved]
-        if met:
-            best = min(met, key=lambda state: len(from_solved[state]))
-            first = [_FREE_MOVES[int(code)] for code in layer[best]]
-            # The way there backwards: the last turn undone first.
-            second = [_undone(_FREE_MOVES[int(code)]) for code in reversed(from_solved[best])]
-            return [*first, *second]
-    raise ValueError("this is no state of a 2x2 cube: its corners cannot be turned into place")
+def _near(start: State) -> Iterator[dict[State, str]]:
+    """The layers within `_MEET` turns of a state."""
+    return itertools.islice(_layers(start, [MOVES[move] for move in _FREE_MOVES]), _MEET + 1)
 
 
 @lru_cache(maxsize=1)
 def _searched_from_solved() -> dict[State, str]:
     """Every state within `_MEET` turns of the solved cube, with the turns that lead there."""
-    near = itertools.islice(_layers(SOLVED), _MEET + 1)
-    return {state: path for layer in near for state, path in layer.items()}
-
-
-def _layers(start: State) -> Iterator[dict[State, str]]:
-    """The states that are 0, 1, 2, ... turns away, each with the turns that lead there."""
-    seen, layer = {start}, {start: ""}
-    while layer:
-        yield layer
-        following = {}
-        for state, path in layer.items():
-            for code, move in enumerate(_FREE_MOVES):
-                after = apply(state, MOVES[move])
-                if after not in seen:
-                    seen.add(after)
-                    following[after] = path + str(code)
-        layer = following
+    return {state: path for layer in _near(SOLVED) for state, path in layer.items()}
 
 
 def _undone(move: str) -> str:
@@ -177,7 +155,7 @@ def _undone(move: str) -> str:
 
 def _renamed(move: str, rotation: Permutation) -> str:
     """What a turn of the cube as it is held now was called before it was held so."""
-    there = apply(apply(apply(tuple(range(24)), rotation), MOVES[move]), _inverse(rotation))
+    there = apply(apply(rotation, MOVES[move]), _inverse(rotation))
     return next(name for name, turn in MOVES.items() if turn == there)
 
 
@@ -190,7 +168,6 @@ _LEGEND = {
 }  # fmt: skip
 _MAX_DEPTH = 8
 _APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc\u2032\u00b4`", "'"))
-_DRAWS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,10 +279,9 @@ def scramble(depth: int, seed: int) -> State:
     """A cube whose shortest solution has exactly `depth` quarter turns."""
     rng = np.random.default_rng(seed)
     turns = list(MOVES.values())
-    for _ in range(_DRAWS):
+    while True:  # even of eight turns, the most, one draw in seven can be done in no fewer
         state = SOLVED
         for number in rng.integers(len(turns), size=depth):
             state = apply(state, turns[int(number)])
         if len(solution(state)) == depth:
             return state
-    raise EnvParamsError(f"rubiks drew no cube of depth {depth} in {_DRAWS} tries: lower depth")

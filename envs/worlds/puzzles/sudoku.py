@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -47,94 +46,77 @@ def num_empty(board: Board) -> int:
 
 def solutions(board: Board) -> Iterator[Board]:
     """Every way to fill the empty cells of a board whose filled cells do not conflict."""
-    side = len(board)
-    search = _Search(board)
-    yield from (
-        tuple(tuple(flat[row * side : (row + 1) * side]) for row in range(side))
-        for flat in search.run()
-    )
+    side, box = len(board), math.isqrt(len(board))
+    flat = [number for row in board for number in row]
+    units = [
+        (i // side, side + i % side, 2 * side + (i // side // box) * box + i % side // box)
+        for i in range(side * side)
+    ]
+    all_numbers, used = (1 << side) - 1, [0] * (3 * side)
+    """The numbers of each row, column and box, as bits."""
+    empty = [i for i, number in enumerate(flat) if not number]
+
+    def flip(cell: int, bit: int) -> None:
+        for unit in units[cell]:
+            used[unit] ^= bit
+
+    def filled() -> Iterator[Board]:
+        """Backtracking over the empty cell with the fewest numbers left."""
+        if not empty:
+            yield _board([flat[start : start + side] for start in range(0, side * side, side)])
+            return
+        best, free, fewest = -1, 0, len(units)
+        for index, i in enumerate(empty):
+            a, b, c = units[i]
+            left = all_numbers & ~(used[a] | used[b] | used[c])
+            if left.bit_count() < fewest:
+                best, free, fewest = index, left, left.bit_count()
+                if fewest < 2:
+                    break
+        cell = empty.pop(best)
+        while free:
+            bit = free & -free
+            free ^= bit
+            flat[cell] = bit.bit_length()
+            flip(cell, bit)
+            yield from filled()
+            flip(cell, bit)
+        flat[cell] = 0
+        empty.insert(best, cell)
+
+    for i, number in enumerate(flat):
+        if number:
+            flip(i, 1 << number - 1)
+    yield from filled()
 
 
 def conflicts(board: Board) -> set[Cell]:
     """Cells that hold the same number as another cell of their row, column or box."""
-    filled = {cell: number for cell, number in _numbers(board).items() if number}
-    places = {cell: _units(board, cell).items() for cell in filled}
-    counts = Counter((unit, filled[cell]) for cell, units in places.items() for unit in units)
     return {
         cell
-        for cell, units in places.items()
-        if any(counts[unit, filled[cell]] > 1 for unit in units)
+        for cell, number in _numbers(board).items()
+        if number and any(number in around for around in numbers_around(board, cell).values())
     }
 
 
 def numbers_around(board: Board, cell: Cell) -> dict[str, tuple[int, ...]]:
     """The different numbers in the other cells of a cell's row, column and box, in rising order."""
-    others = [
-        (_units(board, other), number)
-        for other, number in _numbers(board).items()
-        if number and other != cell
-    ]
+    side, box, (row, col) = range(len(board)), math.isqrt(len(board)), cell
+    top, left = row // box * box, col // box * box
+    units = {
+        "row": [(row, c) for c in side],
+        "column": [(r, col) for r in side],
+        "box": [(r, c) for r in range(top, top + box) for c in range(left, left + box)],
+    }
     return {
-        kind: tuple(sorted({number for units, number in others if units[kind] == index}))
-        for kind, index in _units(board, cell).items()
+        kind: tuple(sorted({board[r][c] for r, c in cells if (r, c) != cell} - {0}))
+        for kind, cells in units.items()
     }
 
 
 def _numbers(board: Board) -> dict[Cell, int]:
     """What stands on every cell, row by row."""
     return {(r, c): number for r, row in enumerate(board) for c, number in enumerate(row)}
-
-
-def _units(board: Board, cell: Cell) -> dict[str, int]:
-    """The numbers of a cell's row, column and box."""
-    box = math.isqrt(len(board))
-    return {"row": cell[0], "column": cell[1], "box": cell[0] // box * box + cell[1] // box}
-
-
-class _Search:
-    """Backtracking over the empty cell with the fewest numbers left."""
-
-    def __init__(self, board: Board) -> None:
-        side, box = len(board), math.isqrt(len(board))
-        self._all = (1 << side) - 1
-        self._flat = [number for row in board for number in row]
-        self._units = [
-            (i // side, side + i % side, 2 * side + (i // side // box) * box + i % side // box)
-            for i in range(side * side)
-        ]
-        self._used = [0] * (3 * side)
-        self._empty = [i for i, number in enumerate(self._flat) if not number]
-        for i, number in enumerate(self._flat):
-            if number:
-                self._flip(i, 1 << number - 1)
-
-    def run(self) -> Iterator[list[int]]:
-        if not self._empty:
-            yield list(self._flat)
-            return
-        best_cell, free = -1, 0
-        fewest = len(self._units)
-        for index, i in enumerate(self._empty):
-            a, b, c = self._units[i]
-            left = self._all & ~(self._used[a] | self._used[b] | self._used[c])
-            if left.bit_count() < fewest:
-                best_cell, free, fewest = index, left, left.bit_count()
-                if fewest < 2:
-                    break
-        cell = self._empty.pop(best_cell)
-        while free:
-            bit = free & -free
-            free ^= bit
-            self._flat[cell] = bit.bit_length()
-            self._flip(cell, bit)
-            yield from self.run()
-            self._flip(cell, bit)
-        self._flat[cell] = 0
-        self._empty.insert(best_cell, cell)
-
-    def _flip(self, cell: int, bit: int) -> None:
-        for unit in self._units[cell]:
-            self._used[unit] ^= bit
 
 
 def _shuffled(side: int, rng: np.random.Generator) -> Board:

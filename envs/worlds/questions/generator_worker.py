@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from echoscope.text.limited_child import limit, serve, shared_child
+from echoscope.text.limited_child import limit, serve, shared_children
 
 MAX_ANSWER_CHARS = 4_000
 """Longer ones are no answers."""
@@ -57,7 +57,7 @@ def score(name: str, params: Mapping[str, Any], seed: int, answer: str) -> float
     if not looks_like_data(name, answer):
         return None
     question = {"name": name, "params": dict(params), "seed": seed, "answer": answer}
-    value = shared_child(__name__).ask(question, ANSWER_TIMEOUT_S)
+    value = shared_children(__name__).ask(question, ANSWER_TIMEOUT_S)
     return None if value is None else min(max(float(value), 0.0), 1.0)
 
 

@@ -6,14 +6,12 @@ which nothing bounds: so it runs in a child with limits of time and memory.
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 from collections.abc import Mapping
 from functools import lru_cache
-from queue import LifoQueue
 
-from echoscope.text.limited_child import LimitedChild, limit, serve
+from echoscope.text.limited_child import limit, serve, shared_children
 
 MAX_CHARS = 300
 """Of a text that is compared; longer ones are not equal to anything."""
@@ -28,47 +26,13 @@ _WARM_UP = ((r"x + 1 = \frac{1}{2}", r"\sqrt{2}, 5^2"), ("x+1", "1+x"), ("(1,2)"
 """Compared once, so that no fork has to load what these need."""
 
 
-class MathWorkers:
-    """Some such processes, each asked when it is free.
-
-    Args:
-        number: of workers at most; one starts only where all that run are busy.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._workers = [LimitedChild(__name__) for _ in range(number)]
-        self._idle: LifoQueue[LimitedChild] = LifoQueue()
-        for worker in self._workers:
-            self._idle.put(worker)
-
-    def are_equal(self, given: str, expected: str) -> bool:
-        """Whether two texts mean the same; False where `CPU_S` do not suffice to find that out."""
-        if max(len(given), len(expected)) > MAX_CHARS:
-            return False
-        worker = self._idle.get()
-        try:
-            question = {"given": given, "wanted": expected}
-            return worker.ask(question, ANSWER_TIMEOUT_S) is True
-        finally:
-            self._idle.put(worker)
-
-    def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
-
-
-@lru_cache(maxsize=1)
-def _shared() -> MathWorkers:
-    """The workers of this process: one takes two seconds to start."""
-    workers = MathWorkers(min(MAX_WORKERS, os.cpu_count() or 1))
-    atexit.register(workers.close)
-    return workers
-
-
-@lru_cache(maxsize=50_000)
+@lru_cache(maxsize=50_000)  # siblings of a group give the same answers again and again
 def are_equal(given: str, expected: str) -> bool:
-    """See `MathWorkers.are_equal`: siblings of a group give the same answers again and again."""
-    return _shared().are_equal(given, expected)
+    """Whether two texts mean the same; False where `CPU_S` do not suffice to find that out."""
+    if max(len(given), len(expected)) > MAX_CHARS:
+        return False
+    workers = shared_children(__name__, min(MAX_WORKERS, os.cpu_count() or 1))
+    return workers.ask({"given": given, "wanted": expected}, ANSWER_TIMEOUT_S) is True
 
 
 def work() -> None:

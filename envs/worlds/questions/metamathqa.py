@@ -85,19 +85,16 @@ class MetaMathQa(QuestionEnv):
     def score(self, action: str) -> float | None:
         if len(action.strip()) > _MAX_ANSWER_CHARS:
             return None
-        return float(self._fits(action))
-
-    def _fits(self, action: str) -> bool:
         given, right_answer = stated(action), stated(self._question.answer)
         if plain(given) == plain(right_answer):
-            return True
+            return 1.0
         if is_contradiction(given):
-            return False
+            return 0.0
         last_side = given if "=" in right_answer else given.rpartition("=")[2]
         numbers = number(last_side), number(right_answer)
         if None not in numbers:
-            return numbers[0] == numbers[1]
-        return self._config.equality == "math" and are_equal(given, right_answer)
+            return float(numbers[0] == numbers[1])
+        return float(self._config.equality == "math" and are_equal(given, right_answer))
 
     def instructions(self) -> str:
         attempts = self._config.attempts

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base import Observation, StepResult, hash_task
-from ...frames import card_frame
+from ...base import hash_task
 from ..task_env import AttemptEnv
 from .made_problems import draw_problem
 
@@ -37,6 +36,8 @@ class Question:
 class QuestionEnv(AttemptEnv[Any]):
     """One question an episode. Right at the k-th attempt earns 2 to the power of 1 - k."""
 
+    title = "Question"
+
     def __init__(self, config: Any, questions: tuple[Question, ...] | None) -> None:
         super().__init__(config)
         self._questions = questions
@@ -54,26 +55,23 @@ class QuestionEnv(AttemptEnv[Any]):
 
     def begin(self, seed: int, noise_seed: int) -> None:
         self._question = self.draw(np.random.default_rng(seed))
-        self.pose(self._question.answer)
+        self.pose(self._question.shown, self._question.answer)
 
-    def step(self, action: str) -> StepResult:
-        score = None if self.is_over or not action.strip() else self.score(action)
+    def judge(self, action: str) -> tuple[float, bool, str] | None:
+        score = self.score(action) if action.strip() else None
         if score is None:
-            return self.refused(action)
-        self.is_solved = score >= 1
-        reward = score * 0.5**self._num_attempts
-        self._num_attempts += 1
-        if self.is_solved:
+            return None
+        answer = self._question.answer
+        if score >= 1:
             news = "Right."
-        elif self.is_over:
-            news = f"Wrong. The answer is {self._question.answer}." * bool(self._question.answer)
-            news = news or "Wrong."
-        else:
+        elif self._num_attempts + 1 < self._config.attempts:
             news = "Wrong. Try again."
-        return self.result(reward, self.observe(news))
+        else:
+            news = f"Wrong. The answer is {answer}." if answer else "Wrong."
+        return score * 0.5**self._num_attempts, score >= 1, news
 
     def task_key(self) -> str:
-        return hash_task(self.spec.id, self._question.shown, self._question.answer)
+        return hash_task(self.spec.id, self._asked, self._solution)
 
     @property
     def num_tasks(self) -> int | None:
@@ -82,9 +80,3 @@ class QuestionEnv(AttemptEnv[Any]):
 
     def info(self) -> dict[str, float]:
         return {"attempts": float(self._num_attempts)}
-
-    def observe(self, news: str = "") -> Observation:
-        """The question, or what an attempt gave."""
-        question_text = self._question.shown
-        lines = [*question_text.splitlines(), *([news] if news else [])]
-        return Observation(text=news or question_text, frame=card_frame("Question", lines))

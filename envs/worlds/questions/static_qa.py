@@ -96,9 +96,8 @@ class StaticQa(QuestionEnv):
         return "Answer the question. Action: the number alone."
 
     def guesses(self) -> tuple[str, ...]:
-        if self._question.choices:
-            return tuple(chr(ord("A") + i) for i in range(len(self._question.choices)))
-        return ("10", "24", "50")
+        letters = tuple(chr(ord("A") + i) for i in range(len(self._question.choices)))
+        return letters or ("10", "24", "50")
 
 
 def read_questions(path: str, form: str) -> tuple[Question, ...]:

@@ -8,9 +8,8 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import httpcore
@@ -25,7 +24,6 @@ CONNECT_S = 5.0
 """Seconds that opening a connection may take, unless the request has less."""
 MAX_IDLE_CONNECTIONS = 64
 KEEP_ALIVE_S = 60.0
-NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _MAX_REASON_CHARS = 120
 
 
@@ -63,15 +61,22 @@ class HttpClient:
     Args:
         url: of the server, or of the endpoint; see `is_http_url`.
         max_bytes: of the body of an answer.
-        token: goes along as a bearer token, if there is one.
+        token: goes along as a bearer token, if there is one, in each of `token_headers`.
     """
 
-    def __init__(self, url: str, *, max_bytes: int, token: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        max_bytes: int,
+        token: str = "",
+        token_headers: Sequence[str] = ("Authorization",),
+    ) -> None:
         self.url = url
         self._max_bytes = max_bytes
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if token:
-            self._headers["Authorization"] = f"Bearer {token}"
+            self._headers |= dict.fromkeys(token_headers, f"Bearer {token}")
         self._network = _Network()
         self._pool = httpcore.ConnectionPool(
             # The certificates of this machine; without TLS there is nothing to verify.
@@ -83,13 +88,7 @@ class HttpClient:
         )
 
     def ask(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        *,
-        timeout_s: float,
-        headers: Mapping[str, str] = NO_HEADERS,
+        self, method: str, path: str, body: bytes | None = None, *, timeout_s: float
     ) -> HttpAnswer:
         """The server's answer, of any status.
 
@@ -106,7 +105,7 @@ class HttpClient:
             with self._pool.stream(
                 method,
                 self.url + path,
-                headers=[*self._headers.items(), *headers.items()],
+                headers=[*self._headers.items()],
                 content=b"" if body is None and method == "POST" else body,
                 extensions={"timeout": dict.fromkeys(("connect", "read", "write"), deadline)},
             ) as response:
@@ -126,14 +125,7 @@ class HttpClient:
             raise NoConnectionError(_reason(error), is_worth_a_retry=True) from None
         return HttpAnswer(response.status, bytes(held))
 
-    def post_json(
-        self,
-        path: str,
-        content: Any,
-        *,
-        timeout_s: float,
-        headers: Mapping[str, str] = NO_HEADERS,
-    ) -> Any:
+    def post_json(self, path: str, content: Any, *, timeout_s: float) -> Any:
         """What a server answers to a question that may be asked twice, parsed.
 
         Args:
@@ -148,7 +140,7 @@ class HttpClient:
         def attempt() -> Any:
             left_s = max(0.01, deadline - time.monotonic())
             try:
-                answer = self.ask("POST", path, body, timeout_s=left_s, headers=headers)
+                answer = self.ask("POST", path, body, timeout_s=left_s)
             except LateAnswerError:
                 raise LateAnswerError(f"did not answer within {timeout_s:g} s") from None
             except NoConnectionError as error:

@@ -112,7 +112,6 @@ class PassageIndex:
             raise EnvUnavailableError("the corpus has no passage with a word in it")
         self._passages = passages
         self._index = Bm25Index(texts)
-        self._index.build()
 
     def search(self, query: str, most: int) -> tuple[Passage, ...]:
         """The passages that fit a query best, at most `most`; none that has no word of it."""
@@ -123,10 +122,6 @@ Protocol = Literal["search_r1", "ragen"]
 MAX_ANSWER_BYTES = 4 << 20
 MAX_TEXT_CHARS = 20_000
 """Of one passage."""
-
-
-class RetrieverError(Exception):
-    """Why a search got no answer, in words that complete "The search failed: the retriever ..."."""
 
 
 class HttpRetriever:
@@ -157,16 +152,13 @@ class HttpRetriever:
         """The passages that the server names, at most `most`.
 
         Raises:
-            RetrieverError: no answer in time, an error, or no answer of the agreed shape.
+            HttpError: no answer in time, an error, or no answer of the agreed shape.
         """
         if self._protocol == "search_r1":
             body: dict[str, Any] = {"queries": [query], "topk": most, "return_scores": True}
         else:
             body = {"query": query, "top_k": most}
-        try:
-            answer = self._client.post_json("", body, timeout_s=self._timeout_s)
-        except HttpError as error:
-            raise RetrieverError(str(error)) from None
+        answer = self._client.post_json("", body, timeout_s=self._timeout_s)
         return _passages(answer, self._protocol, most)
 
 
@@ -177,13 +169,13 @@ def _passages(answer: Any, protocol: Protocol, most: int) -> tuple[Passage, ...]
     if protocol == "search_r1":
         listed = listed[0] if isinstance(listed, list) and len(listed) == 1 else None
     if not isinstance(listed, list):
-        raise RetrieverError(f"answered with JSON that has no list {name!r} for the query")
+        raise HttpError(f"answered with JSON that has no list {name!r} for the query")
     passages = []
     for number, entry in enumerate(listed[:most], start=1):
         document = entry.get("document", entry) if isinstance(entry, dict) else entry
         row = {"contents": document} if isinstance(document, str) else document
         passage = passage_of(row, str(number), MAX_TEXT_CHARS) if isinstance(row, dict) else None
         if passage is None:
-            raise RetrieverError(f"answered with JSON whose entry {number} has no text")
+            raise HttpError(f"answered with JSON whose entry {number} has no text")
         passages.append(passage)
     return tuple(passages)

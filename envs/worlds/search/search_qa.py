@@ -11,6 +11,7 @@ from typing import Literal
 from ...base import EnvSpec, EnvUnavailableError, Observation, StepResult, hash_task, shorten
 from ...frames import card_frame
 from ...params import require, require_within
+from ..remote.http_client import HttpError
 from ..rows import cached_by_files
 from ..task_env import TaskEnv, drawn
 from .bm25 import MAX_QUERY_CHARS
@@ -19,7 +20,6 @@ from .passages import (
     MADE_PASSAGES,
     HttpRetriever,
     PassageIndex,
-    RetrieverError,
     plain_text,
     read_passages,
 )
@@ -186,7 +186,7 @@ class SearchQa(TaskEnv[SearchConfig]):
         head = f"Search {self._num_searches}: {short}"
         try:
             passages = self._retriever.search(query, self._config.results)
-        except RetrieverError as error:
+        except HttpError as error:
             self._has_failed = True
             failure = f"The search failed: the retriever {error}."
             self._lines = [head, _beginning(failure)]
@@ -211,13 +211,11 @@ class SearchQa(TaskEnv[SearchConfig]):
             "Answer with the name or number alone."
         )
 
-    def solve(self) -> list[str] | None:
+    def plan(self) -> list[str]:
         """A search for each passage of evidence that was not shown yet, then the answer.
 
-        A query that was asked is not asked again. None after a wrong answer.
+        A query that was asked is not asked again.
         """
-        if self.is_over:
-            return [] if self.is_solved else None
         queries = [
             hop.query
             for hop in self._question.hops

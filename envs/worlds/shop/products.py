@@ -74,11 +74,6 @@ class Catalogue:
     def __init__(self, products: Sequence[Product], goals: Sequence[Goal]) -> None:
         self.products = tuple(products)
         self.goals = tuple(goals)
-        self._of_asin = {product.asin.casefold(): product for product in self.products}
-
-    def product(self, asin: str) -> Product | None:
-        """The product of this number, in any letter case."""
-        return self._of_asin.get(asin.strip().casefold())
 
     def search(self, query: str) -> tuple[Product, ...]:
         """The products that a query finds, best first."""

@@ -163,10 +163,8 @@ class WebShop(TaskEnv[WebShopConfig]):
             "shopping."
         )
 
-    def solve(self) -> list[str] | None:
+    def plan(self) -> list[str] | None:
         """Search, open the first product that fits, choose options, buy; None where none fits."""
-        if self.is_over:
-            return [] if self.is_solved else None
         if self._product is not None and winning_choice(self._product, self._goal) is not None:
             before = [_click(PREVIOUS)] if self._place == "section" else []
             return [*before, *self._purchase(self._product, self._chosen)]

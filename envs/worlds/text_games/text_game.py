@@ -76,10 +76,8 @@ class TextGame(TaskEnv[Any]):
         examples = "" if self._config.show_commands else f": {self.examples}"
         return f"Play a text game and reach its goal. Actions: one of {commands}{examples}."
 
-    def solve(self) -> list[str] | None:
+    def plan(self) -> list[str] | None:
         """Commands that win from here, by the game's own policy or planner."""
-        if self.is_over:
-            return [] if self.is_solved else None
         return self._session.plan() or None
 
     def legal_actions(self) -> tuple[str, ...]:

@@ -123,10 +123,8 @@ class PriceList(ToolEnv[PriceListConfig]):
         told = self._told(f"{word}: it costs {number_text(self._total)}.")
         return self.result(float(self.is_solved), told)
 
-    def solve(self) -> list[str] | None:
-        """Look up what is not known yet, calculate, answer; None after a wrong answer."""
-        if self.is_over:
-            return [] if self.is_solved else None
+    def plan(self) -> list[str]:
+        """Look up what is not known yet, calculate, answer."""
         actions = [
             f'lookup {{"item": "{name}"}}' for name in self._wanted if name not in self._known
         ]

@@ -62,12 +62,11 @@ class ToolEnv(TaskEnv[C]):
         """The result of an answer; usually the end of the episode."""
 
     def step(self, action: str) -> StepResult:
-        if self._problem(action):
-            call = read_call(action)
-            # The answer to something that was not even a call comes from the user, not from a tool.
-            name = "" if call is None and read_problem(action) is None else "error"
-            return self._refused(action, name if call is None else call[0])
         call = read_call(action)
+        if self._problem(action):
+            # The answer to something that was not even a call comes from the user, not from a tool.
+            name = "" if read_problem(action) is None else "error"
+            return self._refused(action, name if call is None else call[0])
         if call is None:
             return self.answer(read_answer(action) or "")
         result = self.call(*call)
@@ -135,9 +134,7 @@ class CommandTools(ToolEnv[Any]):
         return spoken(first.text, first.frame)
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> StepResult:
-        result = self._world.step(self.commands[name].format(**arguments))
-        told = spoken(result.observation.text, result.observation.frame, tool=name)
-        return replace(result, observation=told)
+        return self._world.step(self.commands[name].format(**arguments))
 
     def answer(self, text: str) -> StepResult:
         result = self.finish(text)

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from echoscope.text.limited_child import limit, serve, shared_child
+from echoscope.text.limited_child import limit, serve, shared_children
 from echoscope.text.strict_json import json_value
 
 from ..lines import BadJsonError
@@ -67,7 +67,7 @@ def write_rollouts(path: Path, target: Path, most_bytes: int) -> None:
         "memory_bytes": MAX_MEMORY_BYTES,
         "cpu_s": MAX_CPU_S,
     }
-    problem = shared_child(__name__).ask(question, MAX_WALL_S)
+    problem = shared_children(__name__).ask(question, MAX_WALL_S)
     if problem is None:
         problem = f"the pickle is damaged, or reading it takes more than {MAX_CPU_S} s; {_WAY_OUT}"
     if problem:

@@ -28,7 +28,7 @@ from echoscope.core.update.batch import credit_rewards, pack
 from echoscope.envs.base import Observation
 from echoscope.envs.pool import EnvPool, Leader, Slot
 from echoscope.envs.settings import EnvGroup
-from echoscope.envs.turns.turn import TurnResult
+from echoscope.envs.turns.turn import Opening, TurnResult
 from echoscope.store.records import (
     FinishReason,
     IntArray,
@@ -88,12 +88,13 @@ class ScriptedPool:
         return 0
 
     def lead(self, step: int, p: int, first_group: int) -> Leader:
-        return Leader(env_seed=10 + step, seen={p * self.group_size: START})
+        seen = {p * self.group_size: Opening(observation=START)}
+        return Leader(first_group=first_group, env_seed=10 + step, seen=seen)
 
-    def follow(self, index: int, leader: Leader) -> Observation:
-        return START
+    def slots_of(self, p: int) -> range:
+        return range(p * self.group_size, (p + 1) * self.group_size)
 
-    def slot(self, index: int, leader: Leader, observation: Observation, first_group: int) -> Slot:
+    def start(self, index: int, leader: Leader) -> Slot:
         return Slot(
             index=index,
             episode_index=index,
@@ -104,7 +105,7 @@ class ScriptedPool:
             env_seed=leader.env_seed,
             noise_seed=20 + index,
             task_key="0123456789abcdef",
-            observation=observation,
+            observation=START,
             instructions="Rules.",
         )
 

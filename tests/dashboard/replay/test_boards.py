@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.dashboard.replay.boards import board_html, describe, player_position
+from echoscope.dashboard.replay.boards import board_html, describe
 from echoscope.dashboard.replay.frames import Card, Grid, read_frame
 from echoscope.envs.frames import card_frame, grid_frame
 from echoscope.envs.worlds.grid.frozen_lake import FrozenLake
@@ -78,8 +78,8 @@ def test_a_board_is_told_in_words() -> None:
         "Board of 2 rows and 2 columns, counted from 0: player at row 0, column 0; "
         "hole at (0, 1); goal at (1, 1); 2 cells of ice."
     )
-    assert player_position(LAKE) == (0, 0)
-    assert player_position("{}") is None
+    assert read_frame(LAKE).find("player") == (0, 0)
+    assert read_frame("{}").find("player") is None
 
 
 def test_the_image_of_a_page_carries_the_words_and_no_live_markup() -> None:

@@ -16,7 +16,7 @@ from echoscope.envs.base import EnvParamsError
 from echoscope.envs.pool import EnvPool
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.worlds.grid.frozen_lake import FrozenLake, FrozenLakeConfig, Lake, draw_lake
-from echoscope.envs.worlds.grid.geometry import Position, distances, shift
+from echoscope.envs.worlds.grid.geometry import Position, distances, shift, walk_over
 
 
 def lake_at(monkeypatch: pytest.MonkeyPatch, rows: list[str], **config: Any) -> FrozenLake:
@@ -29,7 +29,7 @@ def lake_at(monkeypatch: pytest.MonkeyPatch, rows: list[str], **config: Any) -> 
         start=where["P"],
         goal=where["G"],
         holes=holes,
-        to_goal=distances(where["G"], set(cells) - holes),
+        to_goal=distances(where["G"], walk_over(set(cells) - holes)),
     )
     monkeypatch.setattr(
         "echoscope.envs.worlds.grid.frozen_lake.draw_lake", lambda config, seed: lake

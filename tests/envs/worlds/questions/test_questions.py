@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,10 @@ from hypothesis import strategies as st
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError, TextEnv
+from echoscope.envs.worlds.questions import math_worker
 from echoscope.envs.worlds.questions.answers import chosen, number, plain, stated_number
 from echoscope.envs.worlds.questions.made_problems import draw_problem
-from echoscope.envs.worlds.questions.math_worker import MathWorkers
+from echoscope.text.limited_child import LimitedChildren
 
 
 def with_rows(folder: Path, env_id: str, *rows: object, **params: Any) -> TextEnv:
@@ -109,37 +108,24 @@ HARD = ["9^{9^{9^9}}", "(x+1)^{100000}", "\\int_0^1 e^{x^{x^x}} dx", "100000!!",
 
 
 @pytest.mark.long
-def test_what_never_ends_is_not_equal_and_costs_no_worker() -> None:
-    workers = MathWorkers(1)
-    [child] = workers._workers
+def test_what_never_ends_is_not_equal_and_costs_no_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers = LimitedChildren(math_worker.__name__)
+    monkeypatch.setattr(math_worker, "shared_children", lambda module, number: workers)
+    math_worker.are_equal.cache_clear()
+    [child] = workers._children
     try:
-        assert workers.are_equal("0.5", "\\frac{1}{2}")
+        assert math_worker.are_equal("0.5", "\\frac{1}{2}")
         first = child._process
-        assert not any(workers.are_equal(text, "9") for text in HARD)
-        assert workers.are_equal("x+1", "1+x")
-        assert not workers.are_equal("x" * 301, "x" * 301)
+        assert not any(math_worker.are_equal(text, "9") for text in HARD)
+        assert math_worker.are_equal("x+1", "1+x")
+        assert not math_worker.are_equal("x" * 301, "x" * 301)
         assert child._process is first
     finally:
         workers.close()
+        math_worker.are_equal.cache_clear()
     assert child._process is None
-
-
-@pytest.mark.long
-def test_workers_answer_side_by_side() -> None:
-    workers = MathWorkers(2)
-    barrier = threading.Barrier(2)
-
-    def ask(given: str) -> bool:
-        worker = workers._idle.get()
-        try:
-            barrier.wait(60)  # both are held at the same time
-            return worker.ask({"given": given, "wanted": "x+1"}, 60.0) is True
-        finally:
-            workers._idle.put(worker)
-
-    with ThreadPoolExecutor(2) as threads:
-        assert list(threads.map(ask, ["1+x", "x"])) == [True, False]
-    workers.close()
 
 
 @pytest.mark.parametrize(
