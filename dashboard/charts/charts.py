@@ -155,9 +155,8 @@ def _course(curve: Curve, axis: Axis, options: LineOptions) -> _Course:
     values = smoothed(curve.values, options.smooth)[part]
     lowest, highest = (raw if e is None else e[part] for e in (curve.lowest, curve.highest))
     if len(values) > MAX_POINTS:
-        thin = thinned(values, lowest, highest, MAX_POINTS // 2)
-        steps, values = steps[thin.indices], thin.means
-        lowest, highest = thin.lowest, thin.highest
+        places, values, lowest, highest = thinned(values, lowest, highest, MAX_POINTS // 2)
+        steps = steps[places]
     elif curve.lowest is None:
         low, high = (None if e is None else e[part] for e in (curve.low, curve.high))
         behind = raw if options.smooth > 0 else None

@@ -72,7 +72,7 @@ def _values(run: RunReader, step: int, prefix: str) -> dict[str, float]:
 
 def _regimes(run: RunReader, step: int | None) -> Spec | None:
     path = data.regime_path(tables.series(run, data.REGIME_KEYS, "train"))
-    return None if path is None else drawn.regime_plane(path, selected=step)
+    return None if path is None else drawn.regime_plane(*path, selected=step)
 
 
 def _information(run: RunReader, at_step: int | None) -> Spec | None:
@@ -80,10 +80,8 @@ def _information(run: RunReader, at_step: int | None) -> Spec | None:
     if step is None:
         return None
     records = [record for record in run.diagnostics(step) if record.kind == "information"]
-    families = (
-        [family for family in data.families_of(records[-1]) if len(family.curve)] if records else []
-    )
-    return drawn.information_curve(families, _values(run, step, "info/")) if families else None
+    curves = data.information_curves(records[-1]) if records else {}
+    return drawn.information_figure(curves, _values(run, step, "info/")) if curves else None
 
 
 def _groups(run: RunReader, step: int | None) -> Spec | None:

@@ -193,21 +193,9 @@ def describe(curves: Sequence[Curve]) -> str:
     return "; ".join(parts) or "nothing measured yet"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Thinned:
-    """A curve in fewer points; each but the first and the last stands for several."""
-
-    indices: NDArray[np.intp]
-    """(B,), increasing: where in the curve each point stands."""
-    means: FloatArray64
-    """(B,), of the finite values; NaN where there is none. The first and the last are as given."""
-    lowest: FloatArray64
-    highest: FloatArray64
-
-
 def thinned(
     values: FloatArray64, lowest: FloatArray64, highest: FloatArray64, max_points: int
-) -> Thinned:
+) -> tuple[NDArray[np.intp], FloatArray64, FloatArray64, FloatArray64]:
     """A curve as the means of equal stretches, with the lowest and the highest value of each.
 
     Methods that pick points (LTTB, the extremes of each stretch) pick the extremes of noise, and
@@ -216,7 +204,11 @@ def thinned(
     Args:
         values: (N,), in the order of drawing, N > `max_points`.
         lowest: (N,), as `values` where a point is one step; and `highest`.
-        max_points: at least 3.
+        max_points: B, at least 3.
+
+    Returns:
+        Where in the curve each point stands, increasing; the means of the finite values, NaN where
+        there is none, the first and the last as given; the lowest; and the highest. All (B,).
     """
     if max_points < 3:
         raise ValueError(f"max_points is {max_points}, but must be at least 3")
@@ -226,11 +218,11 @@ def thinned(
     sums = np.add.reduceat(np.where(finite, values, 0.0), bounds[:-1])
     counts = np.add.reduceat(finite.astype(np.float64), bounds[:-1])
     lows, highs = (np.where(np.isfinite(end), end, np.nan) for end in (lowest, highest))
-    return Thinned(
-        indices=(bounds[:-1] + bounds[1:] - 1) // 2,
-        means=np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0),
-        lowest=np.fmin.reduceat(lows, bounds[:-1]),
-        highest=np.fmax.reduceat(highs, bounds[:-1]),
+    return (
+        (bounds[:-1] + bounds[1:] - 1) // 2,
+        np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0),
+        np.fmin.reduceat(lows, bounds[:-1]),
+        np.fmax.reduceat(highs, bounds[:-1]),
     )
 
 

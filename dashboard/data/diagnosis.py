@@ -8,18 +8,16 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from echoscope.diagnostics.judge.advice.situation import Situation, situation_of
 from echoscope.diagnostics.judge.regimes import RegimeTracker, point_of
 from echoscope.store.log.layout import shown_path
 from echoscope.store.reader import RunReader
-from echoscope.store.records import DiagnosticRecord
+from echoscope.store.records import DiagnosticRecord, FloatArray64
 
 REGIME_KEYS = (
     *(
@@ -45,20 +43,17 @@ MAX_GROUP_STEPS = 120
 GROUP_KINDS = ("hopeless", "constant", "mixed", "solved")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegimePath:
-    """The run's way over the plane of H(Z|X) and dependence."""
+def regime_path(series: pd.DataFrame) -> tuple[pd.DataFrame, tuple[float, float]] | None:
+    """The run's way over the plane of H(Z|X) and dependence; None without a measurement.
 
-    points: pd.DataFrame
-    """step, entropy, entropy_low, entropy_high, dependence, dependence_low, dependence_high,
-    regime: one row per measurement, in order."""
-    entropy_border: float
-    """Nats per token below which H(Z|X) counts as low, as of the last measurement."""
-    dependence_border: float
+    Args:
+        series: Metrics in long form: step, key, value.
 
-
-def regime_path(series: pd.DataFrame) -> RegimePath | None:
-    """The path from metrics in long form (step, key, value); None without a measurement."""
+    Returns:
+        step, entropy, entropy_low, entropy_high, dependence, dependence_low, dependence_high,
+        regime: one row per measurement, in order. Then the nats per token below which H(Z|X) counts
+        as low, and the border of dependence, as of the last measurement.
+    """
     tracker = RegimeTracker()
     rows: list[dict[str, Any]] = []
     for step, part in series.groupby("step", sort=True):
@@ -82,34 +77,25 @@ def regime_path(series: pd.DataFrame) -> RegimePath | None:
         )
     if not rows:
         return None
-    entropy_border, dependence_border = tracker.borders()
     points = pd.DataFrame(rows)
-    return RegimePath(
-        points=points[points["source"] == tracker.source].reset_index(drop=True),
-        entropy_border=entropy_border,
-        dependence_border=dependence_border,
-    )
+    of_source = points[points["source"] == tracker.source]
+    return of_source.reset_index(drop=True), tracker.borders()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyInformation:
-    """One family of one information record."""
-
-    family: str
-    curve_k: NDArray[np.float64]
-    curve: NDArray[np.float64]
-    """I(X; first k tokens of Z), nats."""
+Curves = Mapping[str, tuple[FloatArray64, FloatArray64]]
+"""Family -> numbers of tokens k, (K,), and I(X; first k tokens of Z) in nats, (K,)."""
 
 
-def families_of(record: DiagnosticRecord) -> list[FamilyInformation]:
-    """The families of a record of kind `information`; files are not trusted."""
-    families = []
-    for name, curve in record.arrays.items():
-        k = record.arrays.get(f"{name}_k")
-        if name.endswith("_curve") and k is not None and k.shape == curve.shape:
-            family = name.removesuffix("_curve")
-            families.append(FamilyInformation(family=family, curve_k=k, curve=curve))
-    return families
+def information_curves(record: DiagnosticRecord) -> Curves:
+    """The curves of a record of kind `information` that hold something; files are not trusted."""
+    arrays = record.arrays
+    names = [name.removesuffix("_curve") for name in arrays if name.endswith("_curve")]
+    pairs = {name: (arrays.get(f"{name}_curve_k"), arrays[f"{name}_curve"]) for name in names}
+    return {
+        name: (k, curve)
+        for name, (k, curve) in pairs.items()
+        if k is not None and k.shape == curve.shape and len(curve)
+    }
 
 
 def group_grid(groups: pd.DataFrame) -> pd.DataFrame:

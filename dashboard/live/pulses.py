@@ -97,12 +97,7 @@ def mark(position: queries.Position) -> str:
 def lines(run_id: str) -> dict[str, Line]:
     """What pages say of a run in a line; nothing of one that cannot be read."""
     try:
-        return {
-            "status": status_line(run_id),
-            "verdict": verdict_line(run_id),
-            "newest": newest_line(run_id),
-            "alarm": alarm_line(run_id),
-        }
+        return {name: line(run_id) for name, line in _LINES.items()}
     except Problem:
         return {}
 
@@ -146,6 +141,14 @@ def newest_line(run_id: str) -> Line:
     return Line(text=f"The newest step is {queries.info(run_id).last_step}.")
 
 
+_LINES = {
+    "status": status_line,
+    "verdict": verdict_line,
+    "newest": newest_line,
+    "alarm": alarm_line,
+}
+
+
 def _pace(run_id: str) -> float:
     return pace(queries.step_table(run_id))
 
@@ -166,7 +169,7 @@ def _digest(value: object) -> str:
     return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
 
 
-def show_line(run_id: str, name: str, line: Line, *, kind: Kind, every_s: float | None) -> None:
+def show_line(run_id: str, name: str, *, kind: Kind, every_s: float | None) -> None:
     """Show a line as it is now, and as it becomes: the browser puts in what a pulse says.
 
     Nothing is drawn again for it, so a step counter that moves costs a page nothing.
@@ -178,7 +181,7 @@ def show_line(run_id: str, name: str, line: Line, *, kind: Kind, every_s: float 
     data = {
         "kind": kind,
         "name": name,
-        "line": asdict(line),
+        "line": asdict(_LINES[name](run_id)),
         "address": None if every_s is None else address(run_id),
         "every": EVERY_S if every_s is None else every_s,
     }

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echoscope.dashboard.data.diagnosis import (
-    families_of,
     gradient_table,
     group_grid,
+    information_curves,
     regime_path,
 )
 from echoscope.diagnostics.measure.text.report import read_record
@@ -44,17 +44,18 @@ def test_the_path_holds_every_measurement_with_its_interval_and_regime() -> None
     """Start 2.0 nats and best 0.8: the borders are a quarter of each."""
     path = regime_path(long({1: scored(2.0, 0.8), 5: scored(2.0, 0.8), 9: {"loss/total": 1.0}}))
     assert path is not None
-    assert path.points["step"].tolist() == [1, 5]
-    assert path.points["regime"].tolist() == ["undetermined", "diverse"]
-    assert path.points["dependence_low"].tolist() == pytest.approx([0.7, 0.7])
-    assert (path.entropy_border, path.dependence_border) == (0.5, 0.2)
+    points, borders = path
+    assert points["step"].tolist() == [1, 5]
+    assert points["regime"].tolist() == ["undetermined", "diverse"]
+    assert points["dependence_low"].tolist() == pytest.approx([0.7, 0.7])
+    assert borders == (0.5, 0.2)
 
 
 def test_text_and_cross_scores_are_never_on_one_path() -> None:
     text = {"text/conditional_entropy": 5.0, "text/dependence": 0.3}
     path = regime_path(long({1: text, 2: scored(2.0, 0.8) | text, 3: text}))
     assert path is not None
-    assert path.points["step"].tolist() == [2]
+    assert path[0]["step"].tolist() == [2]
     assert regime_path(long({1: text, 2: text})) is not None
 
 
@@ -68,7 +69,7 @@ def record(payload: object, **arrays: np.ndarray) -> DiagnosticRecord:
 
 
 def test_a_family_has_its_curve_and_one_that_does_not_fit_is_left_out() -> None:
-    (found,) = families_of(
+    found = information_curves(
         record(
             [],
             first_turn_curve_k=np.array([1.0, 2.0]),
@@ -76,10 +77,14 @@ def test_a_family_has_its_curve_and_one_that_does_not_fit_is_left_out() -> None:
             all_turns_curve_k=np.array([1.0]),
             all_turns_curve=np.array([0.1, 0.5]),
             alone_curve=np.array([0.1]),
+            empty_curve_k=np.zeros(0),
+            empty_curve=np.zeros(0),
         )
     )
-    assert (found.family, found.curve.tolist()) == ("first_turn", [0.1, 0.5])
-    assert families_of(record([])) == []
+    assert {name: curve.tolist() for name, (_, curve) in found.items()} == {
+        "first_turn": [0.1, 0.5]
+    }
+    assert information_curves(record([])) == {}
 
 
 @given(st.text(max_size=40))
