@@ -86,7 +86,7 @@ def _information(run: RunReader, at_step: int | None) -> Spec | None:
 
 def _groups(run: RunReader, step: int | None) -> Spec | None:
     steps = evenly(tables.trajectory_steps(run), data.MAX_GROUP_STEPS)
-    grid = data.group_grid(tables.groups(run, steps))
+    grid = data.group_grid(run, steps)
     return None if grid.empty else drawn.group_map(grid)
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from echoscope.diagnostics.judge.advice.situation import Situation, situation_of
@@ -98,32 +97,37 @@ def information_curves(record: DiagnosticRecord) -> Curves:
     }
 
 
-def group_grid(groups: pd.DataFrame) -> pd.DataFrame:
-    """Groups by step, sorted so that the heat map reads as a stack.
+_GRID = """
+WITH groups AS (
+  SELECT step, group_index, nullif(stddev_samp(episode_return), 'nan') AS reward_std,
+         avg(episode_return) AS return_mean, avg(is_success::INT) AS success_frac
+  FROM trajectories WHERE split IN ('train', 'import') AND list_contains($1, step)
+  GROUP BY step, group_index HAVING count(*) > 1
+), kinds AS (
+  -- Without rewards, success tells a mixed group; where all rewards are equal nothing is learned.
+  SELECT *, CASE
+    WHEN reward_std > 0 OR (reward_std IS NULL AND success_frac > 0 AND success_frac < 1)
+      THEN 'mixed'
+    WHEN success_frac = 1 THEN 'solved' WHEN success_frac = 0 THEN 'hopeless' ELSE 'constant'
+  END AS kind FROM groups
+)
+SELECT step, group_index, kind, reward_std, return_mean, row_number() OVER (
+  PARTITION BY step ORDER BY list_position($2, kind), reward_std NULLS LAST, group_index
+) - 1 AS rank
+FROM kinds WHERE reward_std IS NOT NULL OR kind <> 'constant' ORDER BY step, rank
+"""
 
-    Args:
-        groups: What `tables.groups` gives.
+
+def group_grid(run: RunReader, steps: Sequence[int]) -> pd.DataFrame:
+    """Groups of some steps, sorted so that the heat map reads as a stack.
 
     Returns:
         step, rank (0 at the bottom), group_index, kind (see GROUP_KINDS), reward_std, return_mean.
         A trajectory without siblings is left out, and so is a group of which neither the rewards
         nor the success are known.
     """
-    if groups.empty:
-        return groups
-    out = groups[groups["num_trajectories"] > 1].copy()
-    # Without rewards, success tells a mixed group; where all rewards are equal nothing is learned.
-    has_both = out["reward_std"].isna() & out["success_frac"].between(0, 1, inclusive="neither")
-    has_spread = (out["reward_std"] > 0) | has_both
-    is_solved, is_hopeless = out["success_frac"] == 1.0, out["success_frac"] == 0.0
-    out["kind"] = np.select(
-        [has_spread, is_solved, is_hopeless], ["mixed", "solved", "hopeless"], "constant"
-    )
-    out = out[out["reward_std"].notna() | (out["kind"] != "constant")]
-    out["order"] = out["kind"].map(GROUP_KINDS.index)
-    out = out.sort_values(["step", "order", "reward_std", "group_index"])
-    out["rank"] = out.groupby("step").cumcount()
-    return out.drop(columns="order").reset_index(drop=True)
+    frame: pd.DataFrame = run.sql(_GRID, [tuple(steps), GROUP_KINDS]).to_pandas()
+    return frame
 
 
 def situation(run: RunReader) -> Situation:

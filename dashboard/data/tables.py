@@ -110,29 +110,9 @@ def outlines(run: RunReader, keys: Sequence[str]) -> dict[str, Outline]:
     }
 
 
-_GROUPS = """
-SELECT step, group_index, count(*) AS num_trajectories, stddev_samp(episode_return) AS reward_std,
-       avg(episode_return) AS return_mean, avg(is_success::INT) AS success_frac
-FROM trajectories WHERE split IN ('train', 'import') AND list_contains($1, step)
-GROUP BY step, group_index ORDER BY step, group_index
-"""
-
-
 def most_points(last_step: int) -> int | None:
     """Points that a chart of a run asks for; None for all."""
     return None if last_step <= EXACT_STEPS else MAX_POINTS
-
-
-def groups(run: RunReader, steps: Sequence[int]) -> pd.DataFrame:
-    """A row per group of some steps, by step.
-
-    Columns step, group_index, num_trajectories, reward_std, return_mean, success_frac: NaN where
-    the trajectories do not say.
-    """
-    if not steps:
-        return pd.DataFrame()
-    frame: pd.DataFrame = run.sql(_GROUPS, [tuple(steps)]).to_pandas()
-    return frame
 
 
 def trajectory_steps(run: RunReader) -> list[int]:

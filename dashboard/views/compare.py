@@ -10,7 +10,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.dashboard.charts import compare as drawn
-from echoscope.dashboard.charts.charts import LineOptions
+from echoscope.dashboard.charts.charts import LineOptions, line_spec
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.comparing.groups import (
     EACH_RUN,
@@ -372,10 +372,11 @@ def _curves(compared: Comparison) -> None:
             )
             for group in compared.shown
         ]
+        about = metric(key)
         with grid.cell():
             figures.show(
-                drawn.band_spec(key, curves, axis, options),
-                metric(key).name,
+                line_spec(curves, axis, options=options, title=about.name, help=about.help),
+                about.name,
                 key=f"compare {key}",
                 revision=f"{compared.axis} {compared.runs}",
             )

@@ -131,14 +131,14 @@ def examples(run_id: str, verdict: Verdict) -> None:
             "be seen without the text."
         )
     with_text = [step for step in steps if step <= last]
-    examples_shown = telling(verdict, queries.listing(run_id, with_text[-1] if with_text else last))
-    if not examples_shown.places:
+    places, words = telling(verdict, queries.listing(run_id, with_text[-1] if with_text else last))
+    if not places:
         return
-    if examples_shown.words:
-        st.caption(f"{capitalised(examples_shown.words)}, step {step_of(examples_shown.places[0])}")
+    if words:
+        st.caption(f"{capitalised(words)}, step {step_of(places[0])}")
     st.html(tokens.STYLE + replay_html.STYLE + STYLE)
     columns = st.container(key="examples").columns(EXAMPLES, gap="medium")
-    for column, example in zip(columns, examples_shown.places, strict=False):
+    for column, example in zip(columns, places, strict=False):
         with column:
             _example(run_id, example)
 

@@ -9,7 +9,7 @@ import streamlit as st
 
 from echoscope.dashboard.charts import live as live_charts
 from echoscope.dashboard.charts.curated import Chart, Line
-from echoscope.dashboard.charts.system import phase_colors, phases_spec, waits_spec
+from echoscope.dashboard.charts.system import phase_colors, shares_spec
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.curves import describe
 from echoscope.dashboard.data.progress import (
@@ -21,8 +21,7 @@ from echoscope.dashboard.data.progress import (
     WAITS,
     Shares,
     engines_words,
-    phases,
-    waits,
+    shares,
 )
 from echoscope.dashboard.escaping import escape
 from echoscope.dashboard.labels import number_words
@@ -49,15 +48,16 @@ def _shares(run_id: str) -> None:
     """Of the last steps, as bars: the phases, then who waited during the collection."""
     since = queries.info(run_id).last_step - NUM_STEPS
     means = queries.table(run_id, MEANS, [(STEP, COLLECTION, *PHASES, *WAITS), since])
-    parts, waiting = phases(means), waits(means)
+    parts, waiting = shares(means, STEP, PHASES), shares(means, COLLECTION, WAITS)
     if parts is None:
         ui.empty("No step of this run says how long it took, so there is nothing to divide.")
         return
-    _heading(f"Phases of a step: {number_words(parts.total)} s", parts, phase_colors(parts))
-    figures.show(phases_spec(parts), _words("Phases of a step", parts), key="phases")
+    colors = phase_colors(parts)
+    _heading(f"Phases of a step: {number_words(parts.total)} s", parts, colors)
+    figures.show(shares_spec(parts, colors), _words("Phases of a step", parts), key="phases")
     if waiting is not None:
         _heading(f"Waiting, of {number_words(waiting.total)} s of collection", waiting, {})
-        figures.show(waits_spec(waiting), _words("Waiting", waiting), key="waits")
+        figures.show(shares_spec(waiting, {}), _words("Waiting", waiting), key="waits")
     engines_note = engines_words(queries.info(run_id).config)
     if engines_note:
         st.caption(plain(engines_note, 400))

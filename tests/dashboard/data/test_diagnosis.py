@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
+from typing import Any, cast
 
+import duckdb
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +23,7 @@ from echoscope.dashboard.data.diagnosis import (
 )
 from echoscope.diagnostics.measure.text.report import read_record
 from echoscope.diagnostics.measure.text.templates import Template
+from echoscope.store.reader import RunReader
 from echoscope.store.records import DiagnosticRecord
 
 
@@ -106,36 +111,45 @@ def test_the_template_comes_with_slots_and_places() -> None:
     assert read_record(record({"template": None}).payload).template is None
 
 
+class Episodes:
+    """Of one step, in place of a run: (group, return, success) of each."""
+
+    def __init__(self, *rows: tuple[int, float | None, bool | None]) -> None:
+        self.rows = pd.DataFrame(rows, columns=["group_index", "episode_return", "is_success"])
+        self.rows = self.rows.astype({"episode_return": float, "is_success": "boolean"})
+
+    def sql(self, query: str, params: Sequence[Any]) -> pa.Table:
+        with duckdb.connect() as connection:
+            connection.register("trajectories", self.rows.assign(step=1, split="train"))
+            return connection.execute(query, list(params)).to_arrow_table()
+
+
+def grid_of(*rows: tuple[int, float | None, bool | None]) -> pd.DataFrame:
+    return group_grid(cast("RunReader", Episodes(*rows)), [1])
+
+
 def test_groups_stand_in_a_stack_by_what_became_of_them() -> None:
-    groups = pd.DataFrame(
-        {
-            "step": [1, 1, 1, 1, 1],
-            "group_index": [0, 1, 2, 3, 4],
-            "num_trajectories": [8, 8, 8, 8, 1],
-            "reward_std": [0.0, 0.5, 0.0, 0.0, np.nan],
-            "return_mean": [1.0, 0.5, 0.0, 0.3, 1.0],
-            "success_frac": [1.0, 0.5, 0.0, np.nan, 1.0],
-        }
+    grid = grid_of(
+        *((0, 1.0, True), (0, 1.0, True)),
+        *((1, 0.0, False), (1, 1.0, True)),
+        *((2, 0.0, False), (2, 0.0, False)),
+        *((3, 0.3, None), (3, 0.3, None)),
+        (4, 1.0, True),
     )
-    grid = group_grid(groups)
     assert grid["kind"].tolist() == ["hopeless", "constant", "mixed", "solved"]
+    assert grid["group_index"].tolist() == [2, 3, 1, 0]
     assert grid["rank"].tolist() == [0, 1, 2, 3], "a trajectory alone is no group"
 
 
-def test_groups_without_rewards_stand_by_their_success() -> None:
-    groups = pd.DataFrame(
-        {
-            "step": [1, 1, 1],
-            "group_index": [0, 1, 2],
-            "num_trajectories": [2, 2, 2],
-            "reward_std": [np.nan, np.nan, np.nan],
-            "return_mean": [np.nan, np.nan, np.nan],
-            "success_frac": [0.5, 0.0, np.nan],
-        }
+@pytest.mark.parametrize("unknown", [None, np.nan])
+def test_groups_without_rewards_stand_by_their_success(unknown: float | None) -> None:
+    grid = grid_of(
+        *((0, unknown, False), (0, unknown, True)),
+        *((1, unknown, False), (1, unknown, False)),
+        *((2, unknown, None), (2, unknown, None)),
     )
-    grid = group_grid(groups)
     assert grid[["group_index", "kind"]].to_numpy().tolist() == [[1, "hopeless"], [0, "mixed"]]
-    assert group_grid(pd.DataFrame()).empty, "a run without trajectories"
+    assert grid_of().empty, "a run without trajectories"
 
 
 def test_gradients_are_a_row_per_term_and_bucket() -> None:
