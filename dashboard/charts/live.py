@@ -14,7 +14,6 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.status import Origin, origin_of
 
 from ..data import queries
-from ..data.cache import AnswerCache
 from ..data.curves import AXES, AxisKind, describe
 from ..escaping import visible
 from ..live import cursor, figures, pulses
@@ -24,8 +23,6 @@ from .run_figures import Controls, RunCharts
 
 _MIN_WIDTH = 360
 """Of a chart, in pixels: three fit beside each other on a laptop, one on a telephone."""
-_drawings = AnswerCache(max_entries=256)
-"""Shared by everyone who looks at the same charts in the same way."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -154,8 +151,8 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
 
     # The verdict may come after the step that it is about: then the chart is another one.
     proven = chart.lines, onset_range(page.verdict)
-    request = (page.run_id, name, page.controls, page.is_followed, *proven)
-    data: bytes = _drawings.get(request, page.position, build)
+    request = ("chart", page.run_id, name, page.controls, page.is_followed, *proven)
+    data: bytes = queries.answers.get(request, page.position, build)
     return data
 
 

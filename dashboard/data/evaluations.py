@@ -35,7 +35,6 @@ from echoscope.store.status import Origin
 from ..page.problems import Problem
 from ..web.settings import settings
 from . import queries
-from .cache import AnswerCache
 
 BEST, APART, ALIKE, UNKNOWN = (
     "best",
@@ -196,10 +195,8 @@ def _ranked(evaluations: Sequence[Played], world: World) -> tuple[Ranked, ...]:
 
 # --- read from the runs under the root
 
-MAX_KEPT = 4_096
 BATCH = 25
 """Evaluations that one query reads: opening a database takes as long as reading several."""
-_played = AnswerCache(max_entries=MAX_KEPT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,15 +254,21 @@ def played_by(run_id: str) -> Played:
         Problem: it cannot be read.
     """
     position = queries.position(run_id)
-    answer: Played | Problem = _played.get(position[0], position, lambda: _read_one(run_id))
+    answer: Played | Problem = queries.answers.get(
+        _key(position), position, lambda: _read_one(run_id)
+    )
     if isinstance(answer, Problem):
         raise answer
     return answer
 
 
+def _key(position: queries.Position) -> tuple[str, str]:
+    return "played", position[0]
+
+
 def _kept(position: queries.Position) -> Played | Problem | None:
     """What is known of an evaluation as it stands; None where it was not read yet."""
-    answer = _played.latest(position[0])
+    answer = queries.answers.latest(_key(position))
     return answer.value if answer and answer.position == position else None
 
 
@@ -285,7 +288,7 @@ def _read_beside(run_ids: Sequence[str], positions: Mapping[str, queries.Positio
                 together = _read_together(batch) if len(batch) > 1 else {}
                 for run_id in batch:
                     ask = together.get(run_id, functools.partial(_read_one, run_id))
-                    _played.get(positions[run_id][0], positions[run_id], ask)
+                    queries.answers.get(_key(positions[run_id]), positions[run_id], ask)
         except Exception as error:  # noqa: BLE001 - raised again where a page asks
             _errors.append(error)
         finally:

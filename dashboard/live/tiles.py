@@ -8,11 +8,8 @@ from typing import Any
 
 from ..charts.tiles import tile_keys, tiles
 from ..data import queries
-from ..data.cache import AnswerCache
 from . import pulses
 from .scripts import component
-
-_answers = AnswerCache()
 
 
 def answer(run_id: str) -> dict[str, Any]:
@@ -28,7 +25,7 @@ def answer(run_id: str) -> dict[str, Any]:
         made = tiles(outlines, keys, verdict=verdict, progress=progress)
         return [asdict(tile) for tile in made]
 
-    drawn: list[dict[str, Any]] = _answers.get((run_id, judged), position, build)
+    drawn: list[dict[str, Any]] = queries.answers.get(("tiles", run_id, judged), position, build)
     return {"tiles": drawn, "position": pulses.mark(position)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -297,14 +297,17 @@ def _table(compared: Comparison, levels: Mapping[str, Level], gaps: Mapping[str,
         }
     )
 
-    def toggled(of: str) -> Sequence[str]:
+    def show(drawn: Sequence[str]) -> None:
+        url_state.go(hide=",".join(each for each in ids if each not in drawn))
+
+    def toggle(of: str) -> None:
         """A group that is not drawn takes the place of the last if need be."""
         others = [each for each in colors if each != of]
-        return others if of in colors else [*others[: MAX_DRAWN - 1], of]
+        show(others if of in colors else [*others[: MAX_DRAWN - 1], of])
 
-    def alone(of: str) -> Sequence[str]:
+    def alone(of: str) -> None:
         """All of them again where it is alone already."""
-        return ids if list(colors) == [of] else [of]
+        show(ids if list(colors) == [of] else [of])
 
     css = [f"color: {colors.get(of, 'inherit')}; font-weight: 700" for of in ids]
     styled = rows.style.apply(lambda _: css, subset=["color"])
@@ -324,23 +327,11 @@ def _table(compared: Comparison, levels: Mapping[str, Level], gaps: Mapping[str,
                 "and the same tasks are compared seed by seed.",
             ),
             "n": st.column_config.TextColumn("From", help="What the interval rests on."),
-            "hide": _button("compare_hide", ids, toggled),
-            "solo": _button("compare_solo", ids, alone),
+            "hide": ui.button_column("", "compare_hide", ids, toggle, width=64),
+            "solo": ui.button_column("", "compare_solo", ids, alone, width=64),
         },
         alt=f"Groups of runs compared by {name}",
     )
-
-
-def _button(key: str, ids: Sequence[str], drawn_after: Callable[[str], Sequence[str]]) -> Any:
-    """A button for each group; the groups that are drawn after a click on one are told."""
-
-    def clicked() -> None:
-        row = st.session_state[key]["row"]
-        if row < len(ids):
-            shown = drawn_after(ids[row])
-            url_state.go(hide=",".join(each for each in ids if each not in shown))
-
-    return st.column_config.ButtonColumn("", type="tertiary", width=64, key=key, on_click=clicked)
 
 
 # --- curves

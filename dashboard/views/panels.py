@@ -19,7 +19,6 @@ from echoscope.dashboard.charts.parts import Spec
 from echoscope.dashboard.charts.run_figures import Controls
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data import sql as sql_box
-from echoscope.dashboard.data.cache import AnswerCache
 from echoscope.dashboard.data.comparing.series import drawn_axis
 from echoscope.dashboard.data.curves import AXES, Curve, step_axis
 from echoscope.dashboard.escaping import escape, visible
@@ -46,7 +45,6 @@ _SPANS: Mapping[str, int] = {"third": 2, "half": 3, "full": 6}
 _PAGE_WIDTH = 260
 """Pixels of the picker of a page."""
 _KINDS = ("Metric", "Chart", "SQL")
-_answers = AnswerCache(max_entries=64)
 
 
 def draw(line: DeltaGenerator) -> None:
@@ -216,8 +214,8 @@ def _query(panel: Panel, runs: Sequence[str], place: str) -> None:
 
 def _answer(run: str, sql: str) -> BoundedAnswer:
     position = queries.position(run)
-    answer: BoundedAnswer = _answers.get(
-        (position[0], sql), position, lambda: sql_box.ask(run, sql)
+    answer: BoundedAnswer = queries.answers.get(
+        ("panel", position[0], sql), position, lambda: sql_box.ask(run, sql)
     )
     return answer
 

@@ -38,7 +38,7 @@ def bucket_width(last_step: int) -> int:
     >>> bucket_width(40), bucket_width(399), bucket_width(100_000)
     (1, 1, 251)
     """
-    return last_step // MAX_BUCKETS + 1
+    return max(last_step, 0) // MAX_BUCKETS + 1
 
 
 @queries.kept

@@ -156,15 +156,15 @@ class RunsTable:
         return (numbers | {"max": summary.high, "min": summary.low})[column.stat]
 
     def _held(self, text: str) -> list[int]:
-        condition = parsed_condition(text, self.column)
+        condition, read = parsed_condition(text, self.column)
         if not self.rows:
             return []
         columns = {
             f"c{n}": _arrow(self.column(column.name), self.values(column.name))
-            for n, column in enumerate(condition.columns)
+            for n, column in enumerate(read)
         }
         table = pa.table(columns or {"c0": pa.nulls(len(self.rows))})
-        return [n for n, is_held in enumerate(holds(condition, table)) if is_held]
+        return [n for n, is_held in enumerate(holds(condition, read, table)) if is_held]
 
     def _named(self, text: str) -> list[int]:
         lower = text.lower()

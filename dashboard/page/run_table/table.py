@@ -106,11 +106,7 @@ def _config(
     key: str,
 ) -> dict[str, Any]:
     def button(label: str, of: str, clicked: Any, **looks: Any) -> Any:
-        click_key = f"{key}:{of}"
-        return st.column_config.ButtonColumn(
-            label, type="tertiary", pinned=True, key=click_key,
-            on_click=lambda: clicked(lines[st.session_state[click_key]["row"]]), **looks,
-        )  # fmt: skip
+        return ui.button_column(label, f"{key}:{of}", lines, clicked, pinned=True, **looks)
 
     def opened(line: Line) -> None:
         if line.kind == "group":
