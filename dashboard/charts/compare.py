@@ -22,12 +22,7 @@ from .charts import NOTHING, LineOptions, line_spec
 from .parts import CLEAR, Spec, figure_text, note, scatter, whiskers
 
 PALETTE = (
-    "#3b6fd4",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#8c6d31",
-    "#56b4e9",
+    *theme.SERIES[:6],
     "#c62828",
     "#6a3d9a",
     "#7a8b00",

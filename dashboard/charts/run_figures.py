@@ -173,7 +173,8 @@ class RunCharts:
 
     def curves(self, chart: Chart, beside: Sequence[Chart] = ()) -> list[Curve]:
         """The curves of a chart; the metrics of those beside it are asked for together with it."""
-        keys, most = chart_keys(beside or [chart], self.known), tables.most_points(self.last_step)
+        keys = chart_keys(beside or [chart], self.known)
+        most = None if self.last_step <= tables.EXACT_STEPS else tables.MAX_POINTS
         return chart_curves(chart, self.series(keys, max_points=most), self.steps, self.known)
 
     def spec(self, chart: Chart, curves: Sequence[Curve]) -> Spec:

@@ -95,7 +95,7 @@ def _size(value: Any) -> int:
     if isinstance(value, pd.DataFrame):
         return int(value.memory_usage(deep=len(value) < 10_000).sum())
     if isinstance(value, BoundedAnswer):
-        return _SMALL + value.table.nbytes
+        return _SMALL + int(value.table.nbytes)
     if isinstance(value, bytes):
         return len(value)
     if isinstance(value, Trajectory):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -114,6 +114,8 @@ class Curve:
     width: int = 2
     is_line: bool | None = None
     """Drawn as a line, or as points; None where its steps decide."""
+    notes: Mapping[float, str] | None = None
+    """Step -> what hovering says of the point besides its value; None for the time of day."""
 
     @property
     def has_values(self) -> bool:

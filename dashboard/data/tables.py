@@ -110,11 +110,6 @@ def outlines(run: RunReader, keys: Sequence[str]) -> dict[str, Outline]:
     }
 
 
-def most_points(last_step: int) -> int | None:
-    """Points that a chart of a run asks for; None for all."""
-    return None if last_step <= EXACT_STEPS else MAX_POINTS
-
-
 def trajectory_steps(run: RunReader) -> list[int]:
     """Steps that have trajectories, in order."""
     rows = run.sql("SELECT DISTINCT step FROM trajectories ORDER BY step")

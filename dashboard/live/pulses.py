@@ -113,8 +113,8 @@ def status_line(run_id: str) -> Line:
 
 def progress(run_id: str) -> tuple[str, str]:
     """How far the run is, and how fast."""
-    last_step = queries.info(run_id).last_step
-    return progress_words(status(run_id), _pace(run_id), last_step=last_step, steps=_steps(run_id))
+    last_step, step_s = queries.info(run_id).last_step, pace(queries.step_table(run_id))
+    return progress_words(status(run_id), step_s, last_step=last_step, steps=_steps(run_id))
 
 
 def verdict_line(run_id: str) -> Line:
@@ -149,14 +149,11 @@ _LINES = {
 }
 
 
-def _pace(run_id: str) -> float:
-    return pace(queries.step_table(run_id))
-
-
 def status(run_id: str) -> RunStatus:
     """How a run stands now."""
     info, commands = queries.info(run_id), queries.commands(run_id)
-    return info_status(info, commands, step_s=_pace(run_id), now=time.time())
+    step_s = pace(queries.step_table(run_id))
+    return info_status(info, commands, step_s=step_s, now=time.time())
 
 
 def _steps(run_id: str) -> int:

@@ -245,7 +245,7 @@ def _levels(compared: Comparison) -> None:
     _table(compared, levels, gaps)
     num_left_out = len(groups) - len(compared.shown)
     of_groups = f"{len(compared.shown)} of {len(groups)} groups are drawn. " if num_left_out else ""
-    has_single_runs = any(level.is_of_one_run for level in levels.values())
+    has_single_runs = any(len(level.runs) == 1 for level in levels.values())
     luck = "With many groups, one in twenty differs from the baseline by chance."
     single = "The interval of a single run is over its steps or tasks and knows no other seed. "
     st.caption(

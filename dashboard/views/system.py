@@ -120,18 +120,13 @@ def _machine(run_id: str) -> None:
 
 
 def _keys(known: Sequence[str]) -> list[str]:
-    """Of the machine first, then speed, then waiting."""
+    """Of the machine first, as the catalogue lists them, then speed, then waiting."""
+    places = {key: place for place, key in enumerate(LISTED)}
     listed = [key for prefix in PREFIXES for key in known if key.startswith(prefix)]
     machine = [k for k in listed if k.startswith(PREFIXES[0]) and not _GPU.fullmatch(k)]
-    machine.sort(key=_place)
+    machine.sort(key=lambda key: places.get(metric(key).key, len(places)))
     others = [key for key in listed if not key.startswith(PREFIXES[0])]
     return [*machine, *(key for key in SPEED if key in known), *others]
-
-
-def _place(key: str) -> int:
-    """Where the catalogue lists a metric."""
-    listed = list(LISTED)
-    return listed.index(metric(key).key) if metric(key).key in LISTED else len(listed)
 
 
 ui.run_frame("System", draw)

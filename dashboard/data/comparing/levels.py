@@ -68,11 +68,6 @@ class Level:
     """Those with a value."""
 
     @property
-    def is_of_one_run(self) -> bool:
-        """The interval is over its tasks, or over stretches of its steps."""
-        return len(self.runs) == 1
-
-    @property
     def num_points(self) -> int:
         return sum(run.num_points for run in self.runs)
 

@@ -102,16 +102,22 @@ def mean_curve(
     else:
         mean, low, high = mean_bands(values_RS)
     steps = np.asarray(buckets * width + (width - 1) / 2, np.float64)
+    positions = _positions(steps, [axes[run] for run in group.runs], values_RS)
+    num_runs = np.isfinite(values_RS).sum(axis=0).tolist()
     return Curve(
         key=key,
         name=group.name,
         unit=metric(key).unit,
-        steps=_positions(steps, [axes[run] for run in group.runs], values_RS),
+        steps=positions,
         values=mean,
         low=low if np.isfinite(low).any() else None,
         high=high if np.isfinite(high).any() else None,
         color=color,
         is_line=is_line,
+        notes={
+            at: f"{num} of {len(group.runs)} runs"
+            for at, num in zip(positions.tolist(), num_runs, strict=True)
+        },
     )
 
 
