@@ -224,15 +224,14 @@ def answer_spec(
     Args:
         answers: run -> the answer of the same query.
     """
-    columns = [list(frame.columns) for frame in answers.values() if len(frame)]
-    if not columns or len(columns[0]) < 2 or any(other != columns[0] for other in columns):
-        return None
     frames = {run: frame for run, frame in answers.items() if len(frame)}
-    if not all(
-        pd.api.types.is_numeric_dtype(frame[name]) for frame in frames.values() for name in frame
-    ):
+    kinds = [kind for frame in frames.values() for kind in frame.dtypes]
+    headings = {tuple(frame) for frame in frames.values()}
+    if len(headings) != 1 or not all(map(pd.api.types.is_numeric_dtype, kinds)):
         return None
-    first, *others = columns[0]
+    first, *others = headings.pop()
+    if not others:
+        return None
     is_of_one = len(frames) == 1
     curves = []
     for at_run, (run, frame) in enumerate(frames.items()):

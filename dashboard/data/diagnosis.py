@@ -141,17 +141,13 @@ def gradient_table(values: Mapping[str, float]) -> pd.DataFrame:
     Args:
         values: `gradient/...` metrics of the step.
     """
-    rows: dict[tuple[str, str], dict[str, float]] = {}
     columns = {"norm": "norm", "signal_frac": "signal share", "cosine_rest": "cosine with the rest"}
-    for key, value in values.items():
-        parts = key.split("/")
-        if len(parts) == 4 and parts[0] == "gradient" and parts[3] in columns:
-            rows.setdefault((parts[1], parts[2]), {})[columns[parts[3]]] = value
-    table = pd.DataFrame(
-        [{"term": term, "bucket": bucket, **numbers} for (term, bucket), numbers in rows.items()],
-        columns=["term", "bucket", *columns.values()],
-    )
+    rows = [(*key.split("/")[1:], value) for key, value in values.items() if key.count("/") == 3]
+    numbers = pd.DataFrame(rows, columns=["term", "bucket", "name", "value"])
+    numbers = numbers[numbers["name"].isin(columns)]
+    table = numbers.pivot(index=["term", "bucket"], columns="name", values="value")
+    table = table.reindex(columns=columns).rename(columns=columns).reset_index()
     table["num_groups"] = [
         values.get(f"gradient/{bucket}/num_groups", math.nan) for bucket in table["bucket"]
     ]
-    return table.sort_values(["term", "bucket"]).reset_index(drop=True)
+    return table

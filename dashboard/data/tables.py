@@ -81,33 +81,28 @@ class Outline:
     last: float
     num_points: int
     """Finite values."""
-    means: tuple[float, ...]
+    means: Sequence[float]
     """Of the finite values in each of at most `OUTLINE_PARTS` equal ranges of steps."""
 
 
 OUTLINE_PARTS = 48
 _OUTLINE = """
-SELECT key, min(step) AS first_step, arg_min(value, step) AS first,
-       arg_max(value, step) AS last, count(*) AS num_points, avg(value) AS mean
-FROM metrics WHERE key IN (SELECT unnest($1)) AND isfinite(value)
-GROUP BY key, step // $2 ORDER BY key, first_step
+SELECT key, min(first_step) AS first_step, arg_min(first, first_step) AS first,
+       arg_max(last, first_step) AS last, sum(num_points)::INT AS num_points,
+       list(mean ORDER BY first_step) AS means
+FROM (
+  SELECT key, min(step) AS first_step, arg_min(value, step) AS first,
+         arg_max(value, step) AS last, count(*) AS num_points, avg(value) AS mean
+  FROM metrics WHERE key IN (SELECT unnest($1)) AND isfinite(value) GROUP BY key, step // $2
+) GROUP BY key
 """
 
 
 def outlines(run: RunReader, keys: Sequence[str]) -> dict[str, Outline]:
     """By metric, of those that have a finite value. Nothing is left out of a mean."""
     width = max(1, -(-(run.info().last_step + 1) // OUTLINE_PARTS))
-    frame: pd.DataFrame = run.sql(_OUTLINE, [list(keys), width]).to_pandas()
-    return {
-        str(key): Outline(
-            first_step=int(rows["first_step"].iloc[0]),
-            first=float(rows["first"].iloc[0]),
-            last=float(rows["last"].iloc[-1]),
-            num_points=int(rows["num_points"].sum()),
-            means=tuple(rows["mean"].tolist()),
-        )
-        for key, rows in frame.groupby("key", observed=True)
-    }
+    rows = run.sql(_OUTLINE, [list(keys), width]).to_pylist()
+    return {row.pop("key"): Outline(**row) for row in rows}
 
 
 def trajectory_steps(run: RunReader) -> list[int]:
