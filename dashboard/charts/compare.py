@@ -226,7 +226,7 @@ def answer_spec(
     """
     frames = {run: frame for run, frame in answers.items() if len(frame)}
     kinds = [kind for frame in frames.values() for kind in frame.dtypes]
-    headings = {tuple(frame) for frame in frames.values()}
+    headings = {tuple(map(str, frame)) for frame in frames.values()}
     if len(headings) != 1 or not all(map(pd.api.types.is_numeric_dtype, kinds)):
         return None
     first, *others = headings.pop()

@@ -50,16 +50,6 @@ class Figure:
     """The figure at a step, None for the newest that was measured; None where there is no data."""
 
 
-def _step(run: RunReader, kind: str, at_step: int | None) -> int | None:
-    """The step with a diagnostic of this kind that is nearest to one; None where there is none."""
-    steps = tables.diagnostic_steps(run, kind)
-    return min(
-        steps,
-        key=lambda step: abs(step - (steps[-1] if at_step is None else at_step)),
-        default=None,
-    )
-
-
 def _values(run: RunReader, step: int, prefix: str) -> dict[str, float]:
     """The training metrics of one step whose keys begin so."""
     rows = run.sql(
@@ -75,13 +65,12 @@ def _regimes(run: RunReader, step: int | None) -> Spec | None:
     return None if path is None else drawn.regime_plane(*path, selected=step)
 
 
-def _information(run: RunReader, at_step: int | None) -> Spec | None:
-    step = _step(run, "information", at_step)
-    if step is None:
+def _information(run: RunReader, step: int | None) -> Spec | None:
+    record = tables.diagnostic_near(run, "information", step)
+    curves = {} if record is None else data.information_curves(record)
+    if record is None or not curves:
         return None
-    records = [record for record in run.diagnostics(step) if record.kind == "information"]
-    curves = data.information_curves(records[-1]) if records else {}
-    return drawn.information_figure(curves, _values(run, step, "info/")) if curves else None
+    return drawn.information_figure(curves, _values(run, record.step, "info/"))
 
 
 def _groups(run: RunReader, step: int | None) -> Spec | None:
@@ -90,9 +79,10 @@ def _groups(run: RunReader, step: int | None) -> Spec | None:
     return None if grid.empty else drawn.group_map(grid)
 
 
-def _gradients(run: RunReader, at_step: int | None) -> Spec | None:
-    step = _step(run, "gradients", at_step)
-    table = pd.DataFrame() if step is None else data.gradient_table(_values(run, step, "gradient/"))
+def _gradients(run: RunReader, step: int | None) -> Spec | None:
+    record = tables.diagnostic_near(run, "gradients", step)
+    values = {} if record is None else _values(run, record.step, "gradient/")
+    table = data.gradient_table(values)
     return None if table.empty else drawn.gradient_bars(table)
 
 

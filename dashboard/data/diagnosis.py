@@ -146,7 +146,7 @@ def gradient_table(values: Mapping[str, float]) -> pd.DataFrame:
     numbers = pd.DataFrame(rows, columns=["term", "bucket", "name", "value"])
     numbers = numbers[numbers["name"].isin(columns)]
     table = numbers.pivot(index=["term", "bucket"], columns="name", values="value")
-    table = table.reindex(columns=columns).rename(columns=columns).reset_index()
+    table = table.reindex(columns=list(columns)).rename(columns=columns).reset_index()
     table["num_groups"] = [
         values.get(f"gradient/{bucket}/num_groups", math.nan) for bucket in table["bucket"]
     ]

@@ -370,8 +370,8 @@ last_good = kept(last_good_checkpoint)
 """The checkpoint to go back to, and why."""
 
 
-diagnostics = kept(RunReader.diagnostics)
-"""The diagnostic arrays of one step."""
+diagnostic_near = kept(tables.diagnostic_near)
+"""The diagnostic of a kind at the step nearest to one."""
 
 
 diagnostic_steps = kept(tables.diagnostic_steps)

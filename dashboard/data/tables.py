@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from echoscope.store.reader import RunReader
+from echoscope.store.records import DiagnosticRecord
 
 MAX_POINTS = 2_000
 EXACT_STEPS = 20_000
@@ -115,3 +116,15 @@ def diagnostic_steps(run: RunReader, kind: str) -> list[int]:
     """Steps at which a diagnostic of this kind was stored, in order."""
     rows = run.sql("SELECT DISTINCT step FROM diagnostics WHERE kind = $1 ORDER BY step", [kind])
     return [int(step) for step in rows.column("step").to_pylist()]
+
+
+def diagnostic_near(run: RunReader, kind: str, step: int | None) -> DiagnosticRecord | None:
+    """The diagnostic of a kind at the step nearest to one, None for the newest.
+
+    None where there is none.
+    """
+    steps = diagnostic_steps(run, kind)
+    target = steps[-1] if steps and step is None else step
+    near = min(steps, key=lambda measured: abs(measured - (target or 0)), default=None)
+    records = () if near is None else run.diagnostics(near)
+    return next((record for record in reversed(records) if record.kind == kind), None)

@@ -207,15 +207,14 @@ def _way_to_measure(run_id: str) -> str:
 
 
 def _template(run_id: str, step: int) -> None:
-    near = _nearest(queries.diagnostic_steps(run_id, "text") or [step], step)
-    records = [record for record in queries.diagnostics(run_id, near) if record.kind == "text"]
-    template = read_record(records[-1].payload).template if records else None
-    if template is None:
+    record = queries.diagnostic_near(run_id, "text", step)
+    template = None if record is None else read_record(record.payload).template
+    if record is None or template is None:
         return
     st.subheader("Most common reasoning template", anchor=False)
     st.code(visible(template.text, 1000), language=None, wrap_lines=True)
     st.caption(
-        f"Step {near}: {percent(template.match_frac)} of the reasonings of the first turns "
+        f"Step {record.step}: {percent(template.match_frac)} of the reasonings of the first turns "
         f"share this template. {percent(template.coverage)} of its words are fixed. Slots hold:"
     )
     for number, slot in enumerate(template.fillers[:6], start=1):

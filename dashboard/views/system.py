@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import streamlit as st
 
 from echoscope.dashboard.charts import live as live_charts
-from echoscope.dashboard.charts.curated import Chart, Line
+from echoscope.dashboard.charts.curated import Line, plain_chart
 from echoscope.dashboard.charts.system import phase_colors, shares_spec
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.curves import describe
@@ -92,10 +93,9 @@ def _gpus(run_id: str) -> None:
     if not of:
         return
     charts = [
-        Chart(
+        replace(
+            plain_chart(lines[0].key),
             name=what,
-            title=metric(lines[0].key).name,
-            help=metric(lines[0].key).help,
             lines=tuple(sorted(lines, key=lambda line: int(line.name[4:]))),
         )
         for what, lines in of.items()
