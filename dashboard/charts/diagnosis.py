@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..data.diagnosis import GROUP_KINDS, Curves
+from ..data.diagnosis import Curves
 from .parts import SILENT, Spec, Trace, note, scatter, whiskers
 from .theme import ACCENT, OUTCOMES, SERIES
 
@@ -191,9 +191,8 @@ def group_map(grid: pd.DataFrame) -> Spec:
     column_of = {step: column for column, step in enumerate(steps.tolist())}
     spreads = grid["reward_std"].fillna(0.0)
     top = float(spreads.max()) or 1.0
-    for kind in GROUP_KINDS:
+    for kind, (label, color) in _KINDS.items():
         part = grid[grid["kind"] == kind]
-        label, color = _KINDS[kind]
         rows = part["rank"].to_numpy(), part["step"].map(column_of).to_numpy()
         spread = spreads[part.index].to_numpy() / top
         z = np.full((len(ranks), len(steps)), np.nan)

@@ -87,7 +87,7 @@ def step_axis(steps: pd.DataFrame, kind: AxisKind = "step") -> Axis:
         tokens = np.nan_to_num(steps["num_sampled_tokens"].to_numpy(np.float64, na_value=np.nan))
         positions, title = np.cumsum(tokens), "sampled tokens"
     else:
-        positions, title = numbers.astype(np.float64), kind if kind != "tokens" else "tokens"
+        positions, title = numbers.astype(np.float64), kind
     return Axis(kind=kind, title=title, steps=numbers, positions=positions, wall_times=wall)
 
 
@@ -212,8 +212,6 @@ def thinned(
         Where in the curve each point stands, increasing; the means of the finite values, NaN where
         there is none, the first and the last as given; the lowest; and the highest. All (B,).
     """
-    if max_points < 3:
-        raise ValueError(f"max_points is {max_points}, but must be at least 3")
     starts = np.linspace(1, len(values) - 1, max_points - 1).astype(np.intp)[:-1]
     bounds = np.concatenate([[0], starts, [len(values) - 1, len(values)]])
     finite = np.isfinite(values)

@@ -179,17 +179,15 @@ def _ranked(evaluations: Sequence[Played], world: World) -> tuple[Ranked, ...]:
         success = played.worlds[world].table.success.value
         return success != success, -success  # unknown ones come last
 
-    best, *others = sorted(evaluations, key=order)
-    return (
-        Ranked(played=best, here=best.worlds[world], difference=None),
-        *(
-            Ranked(
-                played=evaluation,
-                here=evaluation.worlds[world],
-                difference=difference_from(evaluation, best, world),
-            )
-            for evaluation in others
-        ),
+    ranked = sorted(evaluations, key=order)
+    best = ranked[0]
+    return tuple(
+        Ranked(
+            played=each,
+            here=each.worlds[world],
+            difference=None if each is best else difference_from(each, best, world),
+        )
+        for each in ranked
     )
 
 

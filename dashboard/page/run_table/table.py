@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
@@ -228,9 +229,9 @@ def _group_cell(column: Column, values: Sequence[Any], num_tasks: Sequence[float
 def _mean_history(histories: Sequence[Sequence[float]]) -> list[float]:
     """The mean of sparklines of one length; else none, rather than one that never was."""
     known = [history for history in histories if history]
-    if not known or len({len(history) for history in known}) > 1:
-        return []
-    return [sum(points) / len(points) for points in zip(*known, strict=True)]
+    is_of_one_length = len({len(history) for history in known}) == 1
+    means: list[float] = np.mean(known, axis=0).tolist() if is_of_one_length else []
+    return means
 
 
 def _run_cell(table: RunsTable, column: Column, n: int, value: Any) -> Any:

@@ -81,11 +81,6 @@ def test_one_spike_in_a_hundred_thousand_points_is_seen() -> None:
     assert abs(int(drawn.indices[drawn.highest.argmax()]) - 77_123) < 350
 
 
-def test_too_few_points_are_refused() -> None:
-    with pytest.raises(ValueError, match="max_points is 2"):
-        thin(np.arange(10.0), 2)
-
-
 def test_one_spike_does_not_set_the_range_of_a_chart() -> None:
     norms = np.abs(np.random.default_rng(1).normal(1, 0.2, 4_000))
     norms[1_700] = 250.0
