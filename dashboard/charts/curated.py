@@ -261,8 +261,7 @@ def chart_curves(
             data,
             line.key,
             name=line.name,
-            low_key=f"{line.key}_low" if line.has_interval else "",
-            high_key=f"{line.key}_high" if line.has_interval else "",
+            has_interval=line.has_interval,
             color=line.color or usual,
         )
         if line.is_rest:

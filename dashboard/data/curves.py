@@ -145,18 +145,17 @@ def curve(
     key: str,
     *,
     name: str = "",
-    low_key: str = "",
-    high_key: str = "",
+    has_interval: bool = False,
     color: str = theme.SERIES[0],
 ) -> Curve:
     """One key of a table with the columns `step`, `key`, `value`.
 
-    `low_key`, `high_key`: metrics that hold the interval, where the run stored them.
+    `has_interval`: The table has the metrics `KEY_low` and `KEY_high`, too.
     """
     rows = data[data["key"] == key].sort_values("step")
     steps = rows["step"].to_numpy(np.int64)
-    low, high = (_values_at(data, end, steps) for end in (low_key, high_key))
-    has_interval = low is not None and bool(np.isfinite(low).any())
+    low, high = (_values_at(data, f"{key}_{end}", steps) for end in ("low", "high"))
+    is_between = has_interval and bool(np.isfinite(low).any())
     description = metric(key)
     has_spread = "lowest" in rows and bool(np.isfinite(rows["lowest"]).any())
     return Curve(
@@ -165,18 +164,16 @@ def curve(
         unit=description.unit,
         steps=steps,
         values=rows["value"].to_numpy(np.float64, na_value=np.nan),
-        low=low if has_interval else None,
-        high=high if has_interval else None,
+        low=low if is_between else None,
+        high=high if is_between else None,
         lowest=rows["lowest"].to_numpy(np.float64) if has_spread else None,
         highest=rows["highest"].to_numpy(np.float64) if has_spread else None,
         color=color,
     )
 
 
-def _values_at(data: pd.DataFrame, key: str, steps: NDArray[np.int64]) -> FloatArray64 | None:
-    """The values of a key at some steps, NaN where it has none; None for no key."""
-    if not key:
-        return None
+def _values_at(data: pd.DataFrame, key: str, steps: NDArray[np.int64]) -> FloatArray64:
+    """The values of a key at some steps, NaN where it has none."""
     ends = data[data["key"] == key]
     by_step = dict(zip(ends["step"].tolist(), ends["value"].tolist(), strict=True))
     return np.array([by_step.get(step, np.nan) for step in steps.tolist()], np.float64)

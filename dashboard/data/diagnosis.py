@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -54,29 +53,22 @@ def regime_path(series: pd.DataFrame) -> tuple[pd.DataFrame, tuple[float, float]
         as low, and the border of dependence, as of the last measurement.
     """
     tracker = RegimeTracker()
-    rows: list[dict[str, Any]] = []
+    rows = []
     for step, part in series.groupby("step", sort=True):
         values = dict(zip(part["key"], part["value"], strict=True))
         point = point_of(values)
         if point is None:
             continue
         regime = tracker.observe(values)
-        rows.append(
-            {
-                "source": point.source,
-                "step": int(str(step)),
-                "entropy": point.entropy,
-                "entropy_low": point.entropy_interval[0],
-                "entropy_high": point.entropy_interval[1],
-                "dependence": point.dependence,
-                "dependence_low": point.dependence_interval[0],
-                "dependence_high": point.dependence_interval[1],
-                "regime": regime.value,
-            }
-        )
+        entropy = (point.entropy, *point.entropy_interval)
+        dependence = (point.dependence, *point.dependence_interval)
+        rows.append((point.source, int(str(step)), *entropy, *dependence, regime.value))
     if not rows:
         return None
-    points = pd.DataFrame(rows)
+    measured = [
+        f"{name}{end}" for name in ("entropy", "dependence") for end in ("", "_low", "_high")
+    ]
+    points = pd.DataFrame(rows, columns=["source", "step", *measured, "regime"])
     of_source = points[points["source"] == tracker.source]
     return of_source.reset_index(drop=True), tracker.borders()
 
