@@ -155,7 +155,7 @@ def curve(
     rows = data[data["key"] == key].sort_values("step")
     steps = rows["step"].to_numpy(np.int64)
     low, high = (_values_at(data, f"{key}_{end}", steps) for end in ("low", "high"))
-    is_between = has_interval and bool(np.isfinite(low).any())
+    is_stored = has_interval and bool(np.isfinite(low).any())
     description = metric(key)
     has_spread = "lowest" in rows and bool(np.isfinite(rows["lowest"]).any())
     return Curve(
@@ -164,8 +164,8 @@ def curve(
         unit=description.unit,
         steps=steps,
         values=rows["value"].to_numpy(np.float64, na_value=np.nan),
-        low=low if is_between else None,
-        high=high if is_between else None,
+        low=low if is_stored else None,
+        high=high if is_stored else None,
         lowest=rows["lowest"].to_numpy(np.float64) if has_spread else None,
         highest=rows["highest"].to_numpy(np.float64) if has_spread else None,
         color=color,
