@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal
 from urllib.parse import quote
 
 from echoscope.diagnostics.judge.record import Verdict
@@ -28,8 +27,6 @@ from ..page.problems import Problem
 from ..words import Colour, status_words
 from .scripts import component
 
-Kind = Literal["badge", "caption"]
-"""How a line looks."""
 EVERY_S = 1.0
 """Between two questions about a run that is live."""
 Pulse = Mapping[str, str]
@@ -166,7 +163,7 @@ def _digest(value: object) -> str:
     return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
 
 
-def show_line(run_id: str, name: str, *, kind: Kind, every_s: float | None) -> None:
+def show_line(run_id: str, name: str, *, every_s: float | None) -> None:
     """Show a line as it is now, and as it becomes: the browser puts in what a pulse says.
 
     Nothing is drawn again for it, so a step counter that moves costs a page nothing.
@@ -176,7 +173,7 @@ def show_line(run_id: str, name: str, *, kind: Kind, every_s: float | None) -> N
         every_s: Seconds between two questions; None where the line stays as it is.
     """
     data = {
-        "kind": kind,
+        "kind": "badge" if name == "status" else "caption",
         "name": name,
         "line": asdict(_LINES[name](run_id)),
         "address": None if every_s is None else address(run_id),

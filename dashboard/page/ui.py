@@ -273,7 +273,7 @@ def live_marker(run_id: str, seen: pulses.Pulse) -> None:
     is_live = status == "running"
     toggle = is_live and st.toggle("Follow", value=True, key="follow", bind="query-params")
     every_s = None if is_live and not toggle else pulses.EVERY_S if is_live else IDLE_S
-    pulses.show_line(run_id, "status", kind="badge", every_s=every_s)
+    pulses.show_line(run_id, "status", every_s=every_s)
     if every_s is not None:
         # A run that began or ended to be live has another page.
         follow(
