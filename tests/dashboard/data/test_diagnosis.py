@@ -121,7 +121,7 @@ class Episodes:
     def sql(self, query: str, params: Sequence[Any]) -> pa.Table:
         with duckdb.connect() as connection:
             connection.register("trajectories", self.rows.assign(step=1, split="train"))
-            return connection.execute(query, list(params)).to_arrow_table()
+            return connection.sql(query, params=list(params)).to_arrow_table()
 
 
 def grid_of(*rows: tuple[int, float | None, bool | None]) -> pd.DataFrame:
