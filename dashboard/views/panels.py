@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -23,7 +24,7 @@ from echoscope.dashboard.data.comparing.series import drawn_axis
 from echoscope.dashboard.data.curves import AXES, Curve, step_axis
 from echoscope.dashboard.escaping import escape, visible
 from echoscope.dashboard.live import figures
-from echoscope.dashboard.live.refreshing import beat, guarded, problem
+from echoscope.dashboard.live.refreshing import beat, guarded
 from echoscope.dashboard.page import ui, url_state
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.web.settings import settings
@@ -108,10 +109,7 @@ def _all(page: str, runs: Sequence[str], listed: Sequence[Panel], *, is_editing:
         zip(listed, cells, range(len(listed)), strict=True), key=lambda each: bool(each[0].sql)
     ):
         with cell:
-            try:
-                _panel(panel, runs, number)
-            except Problem as trouble:
-                problem(trouble)
+            guarded(partial(_panel, panel, runs, number))
             if is_editing:
                 _edit(page, panel, number, len(listed))
 
