@@ -24,7 +24,7 @@ from echoscope.diagnostics.metric_entry import (
 from echoscope.store.records import FloatArray64
 from echoscope.text.sentences import capitalised
 
-from ..data.curves import FIXED_TASKS, Curve, curve
+from ..data.curves import FIXED_TASKS, Curve, curve, success_keys
 from . import theme
 
 
@@ -226,11 +226,7 @@ def chart_keys(charts: Sequence[Chart], keys: Sequence[str]) -> list[str]:
 
 def eval_keys(metric_keys: Sequence[str]) -> list[str]:
     """Success on tasks that never train: over all tags, or of each of the first three."""
-    keys = [
-        key for key in metric_keys if key.startswith(FIXED_TASKS) and key.endswith("/success_rate")
-    ]
-    over_all = [key for key in keys if key.split("/")[1] == "all"]
-    return over_all or keys[:3]
+    return success_keys(metric_keys)[:3]
 
 
 def chart_curves(

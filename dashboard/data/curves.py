@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -221,6 +221,12 @@ def thinned(
         np.fmin.reduceat(lows, bounds[:-1]),
         np.fmax.reduceat(highs, bounds[:-1]),
     )
+
+
+def success_keys(keys: Iterable[str], kinds: tuple[str, ...] = FIXED_TASKS) -> list[str]:
+    """Success on tasks that never train: over all tags, or of each where none is over all."""
+    of = [key for key in keys if key.startswith(kinds) and key.endswith("/success_rate")]
+    return [key for key in of if key.split("/")[1] == "all"] or of
 
 
 def tasks_key(key: str) -> str:

@@ -40,7 +40,7 @@ from echoscope.dashboard.data.comparing.series import (
     run_level,
 )
 from echoscope.dashboard.data.comparing.tasks import played_tasks
-from echoscope.dashboard.data.curves import AXES, step_axis
+from echoscope.dashboard.data.curves import AXES, step_axis, success_keys
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.live.refreshing import beat
@@ -123,7 +123,9 @@ def _asked(runs: Sequence[str], head: DeltaGenerator) -> Comparison:
             "metric",
             "Compare by",
             keys,
-            default=next((key for key in (_evaluated(keys), *CURATED) if key in keys), keys[0]),
+            default=next(
+                (key for key in (*success_keys(keys, ("eval/",)), *CURATED) if key in keys), keys[0]
+            ),
             label_of=lambda key: visible(metric(key).name, 120),
         )
     with options:
@@ -173,12 +175,6 @@ def _tables(asked: Comparison) -> tuple[Mapping[str, pd.DataFrame], int]:
     """Run -> means of the metrics in ranges of steps as they are now; and how wide a range is."""
     width = bucket_width(_last_step(asked.runs))
     return {run: bucketed(run, asked.keys, width) for run in asked.runs}, width
-
-
-def _evaluated(keys: Sequence[str]) -> str:
-    """The success on fixed tasks, if the runs have it: over all tags, or of the first."""
-    of = [key for key in keys if key.startswith("eval/") and key.endswith("/success_rate")]
-    return next((key for key in of if key == "eval/all/success_rate"), of[0] if of else "")
 
 
 def _group_by(settings: Mapping[str, Settings]) -> list[str]:

@@ -28,7 +28,7 @@ from echoscope.store.status import Origin, after_step
 from ...page.problems import Problem
 from ...words import setting_words
 from ..comparing.groups import settings_of
-from ..curves import tasks_key
+from ..curves import success_keys, tasks_key
 from .columns import EVALUATED, OF_EVERY_RUN, Catalogue, Column
 from .condition import holds, is_condition, parsed_condition
 from .facts import RunFacts, Standing
@@ -191,10 +191,8 @@ def _key_of(summary: RunSummary, key: str) -> str:
 @functools.lru_cache(maxsize=256)
 def evaluation_key(metrics: tuple[str, ...]) -> str:
     """The metric that is a run's success on its fixed tasks; empty where several may be meant."""
-    keys = [key for key in metrics if key.startswith("eval/") and key.endswith("/success_rate")]
-    return next(
-        (k for k in keys if k == "eval/all/success_rate"), keys[0] if len(keys) == 1 else ""
-    )
+    keys = success_keys(metrics, ("eval/",))
+    return keys[0] if len(keys) == 1 else ""
 
 
 def typed(values: Values) -> tuple[Values, Any]:
