@@ -19,7 +19,7 @@ def main() -> None:
             default=name == links.FRONT_PAGE,
             visibility="hidden" if name in links.UNLISTED else "visible",
         )
-        for name, (title, _) in links.PAGES.items()
+        for name, title in links.PAGES.items()
     ]
     page = st.navigation(pages, position="top")
     run_id = st.query_params.get("run")

@@ -155,9 +155,8 @@ def _course(curve: Curve, axis: Axis, options: LineOptions) -> _Course:
     values = smoothed(curve.values, options.smooth)[part]
     lowest, highest = (raw if e is None else e[part] for e in (curve.lowest, curve.highest))
     if len(values) > MAX_POINTS:
-        thin = thinned(values, lowest, highest, MAX_POINTS // 2)
-        steps, values = steps[thin.indices], thin.means
-        lowest, highest = thin.lowest, thin.highest
+        places, values, lowest, highest = thinned(values, lowest, highest, MAX_POINTS // 2)
+        steps = steps[places]
     elif curve.lowest is None:
         low, high = (None if e is None else e[part] for e in (curve.low, curve.high))
         behind = raw if options.smooth > 0 else None
@@ -236,18 +235,19 @@ def _told(course: _Course, axis: Axis, options: LineOptions) -> dict[str, Any]:
     nothing = np.full(len(steps), np.nan)
     ends = [nothing if end is None else end for end in (course.low, course.high)]
     raw = course.values if course.raw is None else course.raw
-    clock = axis.clock(steps)
+    notes = course.curve.notes
+    texts = axis.clock(steps) if notes is None else [notes[step] for step in steps.tolist()]
     name = figure_label(course.curve.name)
     return {
         "x": axis.at(steps),
         "customdata": np.column_stack([steps.astype(np.float64), raw, *ends]),
-        "text": clock,
-        "hovertemplate": _hover_template(course, name, options, has_clock=any(clock)),
+        "text": texts,
+        "hovertemplate": _hover_template(course, name, options, has_text=any(texts)),
         "name": name,
     }
 
 
-def _hover_template(course: _Course, name: str, options: LineOptions, *, has_clock: bool) -> str:
+def _hover_template(course: _Course, name: str, options: LineOptions, *, has_text: bool) -> str:
     """One short line a curve: the box covers little of its chart. The title's help has the keys."""
     curve = course.curve
     style, unit = (".1%", "") if curve.unit == SHARE else (".4~g", f" {figure_text(curve.unit)}")
@@ -259,7 +259,7 @@ def _hover_template(course: _Course, name: str, options: LineOptions, *, has_clo
         text += f", raw %{{customdata[1]:{style}}}"
     if curve.is_sparse or options.is_crowded:  # the nearest point may be of another step
         text += ", step %{customdata[0]:d}"
-    return f"{text}{', %{text}' * has_clock}<extra></extra>"
+    return f"{text}{', %{text}' * has_text}<extra></extra>"
 
 
 def _band(

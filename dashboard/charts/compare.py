@@ -14,21 +14,15 @@ from echoscope.diagnostics.catalogue import metric
 from echoscope.store.records import FloatArray64
 
 from ..data.comparing.groups import in_order
-from ..data.comparing.series import MeanCurve
 from ..data.comparing.sweep import Importance
-from ..data.curves import AS_STEPS, Axis, Curve, full_range
+from ..data.curves import AS_STEPS, Curve, full_range
 from ..labels import value_words
 from . import theme
 from .charts import NOTHING, LineOptions, line_spec
-from .parts import CLEAR, Spec, figure_label, figure_text, note, scatter, whiskers
+from .parts import CLEAR, Spec, figure_text, note, scatter, whiskers
 
 PALETTE = (
-    "#3b6fd4",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#8c6d31",
-    "#56b4e9",
+    *theme.SERIES[:6],
     "#c62828",
     "#6a3d9a",
     "#7a8b00",
@@ -71,19 +65,6 @@ def colors(
         turns = (palette[(first + n) % len(palette)] for n in range(len(palette)))
         out[group] = next(color for color in turns if color not in out.values())
     return out
-
-
-def band_spec(key: str, curves: Sequence[MeanCurve], axis: Axis, options: LineOptions) -> Spec:
-    """One metric of several groups: means over runs with their intervals."""
-    spec = line_spec(curves, axis, options=options, title=metric(key).name, help=metric(key).help)
-    by_name = {figure_label(curve.name): curve for curve in curves}
-    for trace in spec["data"]:
-        curve = by_name.get(trace.get("name", ""))
-        if curve is not None and "customdata" in trace:  # how many runs stand behind each point
-            num_runs = dict(zip(curve.steps.tolist(), curve.num_runs.tolist(), strict=True))
-            positions = trace["customdata"][:, 0].tolist()
-            trace["text"] = [f"{num_runs[at]} of {curve.of_runs} runs" for at in positions]
-    return spec
 
 
 _NAME_CHARS, _VALUE_CHARS = 30, 18
@@ -212,52 +193,27 @@ _FENCE = 3.0
 """Spreads of the middle half beyond which a value is an outlier (Tukey's outer fence)."""
 
 
-def panel_spec(
-    curves: Sequence[Curve], axis: Axis, options: LineOptions, *, title: str, help: str, clips: bool
-) -> Spec:
-    """Curves of several runs on one axis, on which their steps are positions already."""
-    spec = line_spec(curves[:MAX_CURVES], axis, options=options, title=title, help=help)
-    return clipped(spec, curves, log_y=options.log_y) if clips else spec
-
-
 def clipped(spec: Spec, curves: Sequence[Curve], *, log_y: bool) -> Spec:
     """The figure with a scale that leaves outliers out, which its title counts."""
     values = np.concatenate([np.empty(0), *(curve.values for curve in curves)])
-    limits, num_outside = without_outliers(values, log_y=log_y)
-    if limits is None:
-        return spec
-    layout = {**spec["layout"]}
-    layout["yaxis"] = {**layout["yaxis"], "range": list(limits)}
-    heading, *rest = layout["annotations"]
-    outside_note = f'  <span style="font-size:11px">{num_outside} outside</span>'
-    layout["annotations"] = [{**heading, "text": heading["text"] + outside_note}, *rest]
-    return {**spec, "layout": layout}
-
-
-def without_outliers(
-    values: FloatArray64, *, log_y: bool = False
-) -> tuple[tuple[float, float] | None, int]:
-    """A range that holds all values but outliers, in logarithms of ten where `log_y`.
-
-    Returns:
-        The range, None where nothing lies outside of it, and how many values do.
-    """
     finite = values[np.isfinite(values)]
     if log_y:
         finite = np.log10(finite[finite > 0])
     if len(finite) < 5:
-        return None, 0
+        return spec
     low, high = np.quantile(finite, (0.25, 0.75))
     fence = _FENCE * (high - low)
     inside = finite[(finite >= low - fence) & (finite <= high + fence)]
-    limits = full_range(inside, log_y=False) if len(inside) < len(finite) else None
-    return limits, len(finite) - len(inside) if limits else 0
-
-
-def placed(drawn: Curve, axis: Axis, *, color: str, name: str) -> Curve:
-    """A curve of one of several runs: on the common axis, in the colour of its run."""
-    positions: Any = axis.at(drawn.steps)
-    return replace(drawn, steps=positions, color=color, name=name)
+    limits = full_range(inside, log_y=False)
+    if limits is None or len(inside) == len(finite):
+        return spec
+    layout = {**spec["layout"]}
+    layout["yaxis"] = {**layout["yaxis"], "range": list(limits)}
+    heading, *rest = layout["annotations"]
+    num_outside = len(finite) - len(inside)
+    outside_note = f'  <span style="font-size:11px">{num_outside} outside</span>'
+    layout["annotations"] = [{**heading, "text": heading["text"] + outside_note}, *rest]
+    return {**spec, "layout": layout}
 
 
 def answer_spec(
@@ -268,15 +224,14 @@ def answer_spec(
     Args:
         answers: run -> the answer of the same query.
     """
-    columns = [list(frame.columns) for frame in answers.values() if len(frame)]
-    if not columns or len(columns[0]) < 2 or any(other != columns[0] for other in columns):
-        return None
     frames = {run: frame for run, frame in answers.items() if len(frame)}
-    if not all(
-        pd.api.types.is_numeric_dtype(frame[name]) for frame in frames.values() for name in frame
-    ):
+    kinds = [kind for frame in frames.values() for kind in frame.dtypes]
+    headings = {tuple(map(str, frame)) for frame in frames.values()}
+    if len(headings) != 1 or not all(map(pd.api.types.is_numeric_dtype, kinds)):
         return None
-    first, *others = columns[0]
+    first, *others = headings.pop()
+    if not others:
+        return None
     is_of_one = len(frames) == 1
     curves = []
     for at_run, (run, frame) in enumerate(frames.items()):

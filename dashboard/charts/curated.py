@@ -24,7 +24,7 @@ from echoscope.diagnostics.metric_entry import (
 from echoscope.store.records import FloatArray64
 from echoscope.text.sentences import capitalised
 
-from ..data.curves import FIXED_TASKS, Curve, curve
+from ..data.curves import FIXED_TASKS, Curve, curve, success_keys
 from . import theme
 
 
@@ -52,6 +52,16 @@ class Chart:
     title: str
     help: str
     lines: tuple[Line, ...] = ()
+
+
+def plain_chart(key: str) -> Chart:
+    """The chart of any metric, under its plain name."""
+    return Chart(name=key, title=metric(key).name, help=metric(key).help, lines=(Line(key=key),))
+
+
+def _of(name: str, key: str, help: str) -> Chart:
+    """The chart of one metric, which is called as the metric is."""
+    return replace(plain_chart(key), name=name, help=help)
 
 
 EVIDENCE = "evidence"
@@ -84,11 +94,10 @@ CHARTS: tuple[Chart, ...] = (
             Line(key="selection/kept_frac", name="kept", color=theme.COMMAND_MARK),
         ),
     ),
-    Chart(
-        name="entropy",
-        title="Policy entropy",
-        help="Entropy of the sampling distribution per token; a run that loses it stops exploring.",
-        lines=(Line(key=ENTROPY),),
+    _of(
+        "entropy",
+        ENTROPY,
+        "Entropy of the sampling distribution per token; a run that loses it stops exploring.",
     ),
     Chart(
         name="information",
@@ -114,12 +123,7 @@ CHARTS: tuple[Chart, ...] = (
             Line(key="gradient/value/all/norm", name="value"),
         ),
     ),
-    Chart(
-        name="return",
-        title="Return",
-        help="Mean return of a trajectory with the 95 % interval of its mean.",
-        lines=(Line(key=RETURN),),
-    ),
+    _of("return", RETURN, "Mean return of a trajectory with the 95 % interval of its mean."),
     Chart(
         name="length",
         title="Reply length",
@@ -129,36 +133,19 @@ CHARTS: tuple[Chart, ...] = (
             Line(key="rollout/reasoning_length_mean", name="reasoning"),
         ),
     ),
-    Chart(
-        name="spread",
-        title="Reward std within groups",
-        help="What there is to learn: siblings that all earn the same give no gradient.",
-        lines=(Line(key="reward/group_std_mean"),),
+    _of(
+        "spread",
+        "reward/group_std_mean",
+        "What there is to learn: siblings that all earn the same give no gradient.",
     ),
-    Chart(
-        name="mismatch",
-        title="Mismatch KL",
-        help="Log-probs that the sampler recorded against the trainer's: worry above 0.05.",
-        lines=(Line(key="policy/mismatch_kl"),),
+    _of(
+        "mismatch",
+        "policy/mismatch_kl",
+        "Log-probs that the sampler recorded against the trainer's: worry above 0.05.",
     ),
-    Chart(
-        name="reference",
-        title="KL to the reference",
-        help="How far the policy has moved from the reference policy.",
-        lines=(Line(key="policy/ref_kl"),),
-    ),
-    Chart(
-        name="speed",
-        title="Step time",
-        help="The seconds that a step takes.",
-        lines=(Line(key="time/step_s"),),
-    ),
+    _of("reference", "policy/ref_kl", "How far the policy has moved from the reference policy."),
+    _of("speed", "time/step_s", "The seconds that a step takes."),
 )
-
-
-def plain_chart(key: str) -> Chart:
-    """The chart of any metric, under its plain name."""
-    return Chart(name=key, title=metric(key).name, help=metric(key).help, lines=(Line(key=key),))
 
 
 def evidence_chart(verdict: Verdict | None, known_keys: Sequence[str]) -> Chart | None:
@@ -239,11 +226,7 @@ def chart_keys(charts: Sequence[Chart], keys: Sequence[str]) -> list[str]:
 
 def eval_keys(metric_keys: Sequence[str]) -> list[str]:
     """Success on tasks that never train: over all tags, or of each of the first three."""
-    keys = [
-        key for key in metric_keys if key.startswith(FIXED_TASKS) and key.endswith("/success_rate")
-    ]
-    over_all = [key for key in keys if key.split("/")[1] == "all"]
-    return over_all or keys[:3]
+    return success_keys(metric_keys)[:3]
 
 
 def chart_curves(
@@ -274,8 +257,7 @@ def chart_curves(
             data,
             line.key,
             name=line.name,
-            low_key=f"{line.key}_low" if line.has_interval else "",
-            high_key=f"{line.key}_high" if line.has_interval else "",
+            has_interval=line.has_interval,
             color=line.color or usual,
         )
         if line.is_rest:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..data.diagnosis import GROUP_KINDS, FamilyInformation, RegimePath
+from ..data.diagnosis import Curves
 from .parts import SILENT, Spec, Trace, note, scatter, whiskers
 from .theme import ACCENT, OUTCOMES, SERIES
 
@@ -45,10 +45,15 @@ def _axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title}, **more}
 
 
-def regime_plane(path: RegimePath, *, selected: int | None = None) -> Spec:
-    """The run's way over the plane: H(Z|X) to the right, dependence on the prompt upwards."""
-    points = path.points
-    right = 1.15 * max(points["entropy_high"].max(), 2.2 * path.entropy_border)
+def regime_plane(
+    points: pd.DataFrame, borders: tuple[float, float], *, selected: int | None = None
+) -> Spec:
+    """The run's way over the plane: H(Z|X) to the right, dependence on the prompt upwards.
+
+    Args:
+        points, borders: What `regime_path` gives.
+    """
+    right = 1.15 * max(points["entropy_high"].max(), 2.2 * borders[0])
     top = max(1.0, 1.05 * points["dependence_high"].max())
     x, y = (points[name].to_numpy(np.float64) for name in ("entropy", "dependence"))
     words = [_REGIMES[name][0] for name in points["regime"]]
@@ -88,7 +93,7 @@ def regime_plane(path: RegimePath, *, selected: int | None = None) -> Spec:
         height=HEIGHT + 60,
         xaxis=_axis("H(Z|X), nats per token", range=[0, right], zeroline=False),
         yaxis=_axis("dependence on the prompt", range=[-0.06, top], zeroline=False),
-        **_quadrants(path, right, top),
+        **_quadrants(borders, right, top),
     )
 
 
@@ -99,9 +104,9 @@ def _bars(row: pd.Series[float], name: str) -> dict[str, object]:
     return whiskers(*ends, color=ACCENT, thickness=1.2)
 
 
-def _quadrants(path: RegimePath, right: float, top: float) -> Spec:
+def _quadrants(borders: tuple[float, float], right: float, top: float) -> Spec:
     """The four regimes behind the points, each with its name."""
-    x, y = path.entropy_border, path.dependence_border
+    x, y = borders
     shapes, notes = [], []
     for words, _, color, corner in _REGIMES.values():
         if not corner:
@@ -117,23 +122,23 @@ def _quadrants(path: RegimePath, right: float, top: float) -> Spec:
     return {"shapes": shapes, "annotations": notes}
 
 
-def information_curve(families: Sequence[FamilyInformation], values: Mapping[str, float]) -> Spec:
+def information_figure(curves: Curves, values: Mapping[str, float]) -> Spec:
     """I(X; first k tokens): where in the reasoning the prompt comes in.
 
     Args:
         values: `info/...` metrics of the step: how many prompts there were, and after how many
             tokens they can be told apart.
     """
-    longest = max((float(of.curve_k[-1]) for of in families if len(of.curve_k)), default=1.0)
+    longest = max((float(tokens[-1]) for tokens, _ in curves.values()), default=1.0)
     data = []
-    for color, of in zip(SERIES, families, strict=False):
-        name = of.family.replace("_", " ")
-        num_prompts = values.get(f"info/{of.family}/num_prompts", np.nan)
+    for color, (family, (tokens, curve)) in zip(SERIES, curves.items(), strict=False):
+        name = family.replace("_", " ")
+        num_prompts = values.get(f"info/{family}/num_prompts", np.nan)
         ceiling = math.log(num_prompts) if num_prompts > 1 else np.nan
         data += [
             scatter(
-                x=of.curve_k,
-                y=of.curve,
+                x=tokens,
+                y=curve,
                 mode="lines+markers",
                 name=name,
                 line={"color": color, "width": 2},
@@ -149,13 +154,13 @@ def information_curve(families: Sequence[FamilyInformation], values: Mapping[str
                 showlegend=False,
             ),
         ]
-        k = values.get(f"info/{of.family}/identification_length", np.nan)
+        k = values.get(f"info/{family}/identification_length", np.nan)
         if np.isfinite(k):
             look = {"symbol": "diamond-open", "size": 13, "color": color, "line": {"width": 2}}
             data.append(
                 scatter(
                     x=np.array([k]),
-                    y=np.array([np.interp(k, of.curve_k, of.curve)]),
+                    y=np.array([np.interp(k, tokens, curve)]),
                     mode="markers",
                     name=f"identified, {name}",
                     marker=look,
@@ -186,9 +191,8 @@ def group_map(grid: pd.DataFrame) -> Spec:
     column_of = {step: column for column, step in enumerate(steps.tolist())}
     spreads = grid["reward_std"].fillna(0.0)
     top = float(spreads.max()) or 1.0
-    for kind in GROUP_KINDS:
+    for kind, (label, color) in _KINDS.items():
         part = grid[grid["kind"] == kind]
-        label, color = _KINDS[kind]
         rows = part["rank"].to_numpy(), part["step"].map(column_of).to_numpy()
         spread = spreads[part.index].to_numpy() / top
         z = np.full((len(ranks), len(steps)), np.nan)

@@ -14,7 +14,6 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.status import Origin, origin_of
 
 from ..data import queries
-from ..data.cache import AnswerCache
 from ..data.curves import AXES, AxisKind, describe
 from ..escaping import visible
 from ..live import cursor, figures, pulses
@@ -24,8 +23,6 @@ from .run_figures import Controls, RunCharts
 
 _MIN_WIDTH = 360
 """Of a chart, in pixels: three fit beside each other on a laptop, one on a telephone."""
-_drawings = AnswerCache(max_entries=256)
-"""Shared by everyone who looks at the same charts in the same way."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -137,26 +134,26 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
     """
     chart, others = _chart(page, name, beside)
 
-    def build() -> tuple[figures.Drawing, str]:
-        curves = page.curves(chart, others)
-        return figures.drawing(page.spec(chart, curves)), describe(curves)
+    def build() -> bytes:
+        curves, seen = page.curves(chart, others), page.controls
+        source = {
+            "address": f"{pulses.address(page.run_id, 'chart')}?{to_query(name, seen)}",
+            "pulse": pulses.address(page.run_id),
+            "position": pulses.mark(page.position),
+        }
+        return figures.sent(
+            page.spec(chart, curves),
+            revision=f"{page.run_id} {seen.axis} {seen.log_y}",
+            name=f"{page.run_id}_{name}",
+            alt=visible(f"{chart.title}. {describe(curves)}", 600),
+            source=source if page.is_followed else None,
+        )
 
     # The verdict may come after the step that it is about: then the chart is another one.
-    request = (page.run_id, name, page.controls, chart.lines, onset_range(page.verdict))
-    drawn, summary = _drawings.get(request, page.position, build)
-    seen = page.controls
-    source = figures.Source(
-        address=f"{pulses.address(page.run_id, 'chart')}?{to_query(name, seen)}",
-        pulse=pulses.address(page.run_id),
-        position=pulses.mark(page.position),
-    )
-    return figures.sent(
-        drawn,
-        revision=f"{page.run_id} {seen.axis} {seen.log_y}",
-        name=f"{page.run_id}_{name}",
-        alt=visible(f"{chart.title}. {summary}", 600),
-        source=source if page.is_followed else None,
-    )
+    proven = chart.lines, onset_range(page.verdict)
+    request = ("chart", page.run_id, name, page.controls, page.is_followed, *proven)
+    data: bytes = queries.answers.get(request, page.position, build)
+    return data
 
 
 def _chart(page: Snapshot, name: str, beside: Sequence[str]) -> tuple[Chart, list[Chart]]:

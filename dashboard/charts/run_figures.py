@@ -50,16 +50,6 @@ class Figure:
     """The figure at a step, None for the newest that was measured; None where there is no data."""
 
 
-def _step(run: RunReader, kind: str, at_step: int | None) -> int | None:
-    """The step with a diagnostic of this kind that is nearest to one; None where there is none."""
-    steps = tables.diagnostic_steps(run, kind)
-    return min(
-        steps,
-        key=lambda step: abs(step - (steps[-1] if at_step is None else at_step)),
-        default=None,
-    )
-
-
 def _values(run: RunReader, step: int, prefix: str) -> dict[str, float]:
     """The training metrics of one step whose keys begin so."""
     rows = run.sql(
@@ -72,29 +62,27 @@ def _values(run: RunReader, step: int, prefix: str) -> dict[str, float]:
 
 def _regimes(run: RunReader, step: int | None) -> Spec | None:
     path = data.regime_path(tables.series(run, data.REGIME_KEYS, "train"))
-    return None if path is None else drawn.regime_plane(path, selected=step)
+    return None if path is None else drawn.regime_plane(*path, selected=step)
 
 
-def _information(run: RunReader, at_step: int | None) -> Spec | None:
-    step = _step(run, "information", at_step)
-    if step is None:
+def _information(run: RunReader, step: int | None) -> Spec | None:
+    record = tables.diagnostic_near(run, "information", step)
+    curves = {} if record is None else data.information_curves(record)
+    if record is None or not curves:
         return None
-    records = [record for record in run.diagnostics(step) if record.kind == "information"]
-    families = (
-        [family for family in data.families_of(records[-1]) if len(family.curve)] if records else []
-    )
-    return drawn.information_curve(families, _values(run, step, "info/")) if families else None
+    return drawn.information_figure(curves, _values(run, record.step, "info/"))
 
 
 def _groups(run: RunReader, step: int | None) -> Spec | None:
     steps = evenly(tables.trajectory_steps(run), data.MAX_GROUP_STEPS)
-    grid = data.group_grid(tables.groups(run, steps))
+    grid = data.group_grid(run, steps)
     return None if grid.empty else drawn.group_map(grid)
 
 
-def _gradients(run: RunReader, at_step: int | None) -> Spec | None:
-    step = _step(run, "gradients", at_step)
-    table = pd.DataFrame() if step is None else data.gradient_table(_values(run, step, "gradient/"))
+def _gradients(run: RunReader, step: int | None) -> Spec | None:
+    record = tables.diagnostic_near(run, "gradients", step)
+    values = {} if record is None else _values(run, record.step, "gradient/")
+    table = data.gradient_table(values)
     return None if table.empty else drawn.gradient_bars(table)
 
 
@@ -175,7 +163,8 @@ class RunCharts:
 
     def curves(self, chart: Chart, beside: Sequence[Chart] = ()) -> list[Curve]:
         """The curves of a chart; the metrics of those beside it are asked for together with it."""
-        keys, most = chart_keys(beside or [chart], self.known), tables.most_points(self.last_step)
+        keys = chart_keys(beside or [chart], self.known)
+        most = None if self.last_step <= tables.EXACT_STEPS else tables.MAX_POINTS
         return chart_curves(chart, self.series(keys, max_points=most), self.steps, self.known)
 
     def spec(self, chart: Chart, curves: Sequence[Curve]) -> Spec:

@@ -25,18 +25,10 @@ def phase_colors(shares: Shares) -> Mapping[str, str]:
     return {**colors, REST: theme.COMMAND_MARK} if REST in colors else colors
 
 
-def phases_spec(shares: Shares) -> Spec:
-    """One bar: the phases of a step, in order."""
-    return _spec(shares, phase_colors(shares), is_named=False)
-
-
-def waits_spec(shares: Shares) -> Spec:
-    """A bar for each who waits: its share of the collection."""
-    return _spec(shares, dict.fromkeys(shares.seconds, theme.ACCENT), is_named=True)
-
-
-def _spec(shares: Shares, colors: Mapping[str, str], *, is_named: bool) -> Spec:
-    """Parts of one bar, or, where they are named, a bar for each."""
+def shares_spec(shares: Shares, colors: Mapping[str, str]) -> Spec:
+    """One bar of parts, in order; without their colours, a bar for each part with its name."""
+    is_named = not colors
+    colors = colors or dict.fromkeys(shares.seconds, theme.ACCENT)
     data = []
     for name, seconds in shares.seconds.items():
         share = seconds / shares.total

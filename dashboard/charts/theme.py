@@ -61,7 +61,6 @@ STATE_TONES: Mapping[str, Colour] = {
 }
 """Of a verdict."""
 SEVERITIES = {name: TONES[tone] for name, tone in SEVERITY_TONES.items()}
-STATES = {name: TONES[tone] for name, tone in STATE_TONES.items()}
 
 
 GROUNDS = ("#ffffff", "#171614")
@@ -96,10 +95,8 @@ def _towards(color: str, end: str, ground: str) -> str:
 
 def on(color: str) -> str:
     """Black or white, whichever is the more readable on a colour."""
-    return max("black", "white", key=lambda word: _contrast(_WORDS[word], color))
-
-
-_WORDS = {"black": "#000000", "white": "#ffffff"}
+    words = {"black": "#000000", "white": "#ffffff"}
+    return max(words, key=lambda word: _contrast(words[word], color))
 
 
 def _channels(color: str) -> list[int]:

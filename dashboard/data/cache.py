@@ -10,13 +10,14 @@ from typing import Any
 
 import pandas as pd
 
+from echoscope.store.query.sql_process import BoundedAnswer
 from echoscope.store.records import Trajectory
 
-MAX_ENTRIES = 8_192
+MAX_ENTRIES = 16_384
 """A page that compares runs asks each of 500 runs a dozen questions."""
 MAX_BYTES = 256_000_000
 _SMALL = 2_000
-"""Counted for an answer that is neither a table nor a trajectory."""
+"""Counted for an answer that is no table, figure or trajectory."""
 _TOKEN_BYTES = 40
 
 
@@ -93,6 +94,10 @@ class AnswerCache:
 def _size(value: Any) -> int:
     if isinstance(value, pd.DataFrame):
         return int(value.memory_usage(deep=len(value) < 10_000).sum())
+    if isinstance(value, BoundedAnswer):
+        return _SMALL + int(value.table.nbytes)
+    if isinstance(value, bytes):
+        return len(value)
     if isinstance(value, Trajectory):
         texts = sum(len(t.observation) + len(t.response) + len(t.frame or "") for t in value.turns)
         images = sum(len(t.image or b"") for t in value.turns) + len(value.final_image or b"")

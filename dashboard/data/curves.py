@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -87,7 +87,7 @@ def step_axis(steps: pd.DataFrame, kind: AxisKind = "step") -> Axis:
         tokens = np.nan_to_num(steps["num_sampled_tokens"].to_numpy(np.float64, na_value=np.nan))
         positions, title = np.cumsum(tokens), "sampled tokens"
     else:
-        positions, title = numbers.astype(np.float64), kind if kind != "tokens" else "tokens"
+        positions, title = numbers.astype(np.float64), kind
     return Axis(kind=kind, title=title, steps=numbers, positions=positions, wall_times=wall)
 
 
@@ -114,6 +114,8 @@ class Curve:
     width: int = 2
     is_line: bool | None = None
     """Drawn as a line, or as points; None where its steps decide."""
+    notes: Mapping[float, str] | None = None
+    """Step -> what hovering says of the point besides its value; None for the time of day."""
 
     @property
     def has_values(self) -> bool:
@@ -143,18 +145,17 @@ def curve(
     key: str,
     *,
     name: str = "",
-    low_key: str = "",
-    high_key: str = "",
+    has_interval: bool = False,
     color: str = theme.SERIES[0],
 ) -> Curve:
     """One key of a table with the columns `step`, `key`, `value`.
 
-    `low_key`, `high_key`: metrics that hold the interval, where the run stored them.
+    `has_interval`: The table has the metrics `KEY_low` and `KEY_high`, too.
     """
     rows = data[data["key"] == key].sort_values("step")
     steps = rows["step"].to_numpy(np.int64)
-    low, high = (_values_at(data, end, steps) for end in (low_key, high_key))
-    has_interval = low is not None and bool(np.isfinite(low).any())
+    low, high = (_values_at(data, f"{key}_{end}", steps) for end in ("low", "high"))
+    is_stored = has_interval and bool(np.isfinite(low).any())
     description = metric(key)
     has_spread = "lowest" in rows and bool(np.isfinite(rows["lowest"]).any())
     return Curve(
@@ -163,18 +164,16 @@ def curve(
         unit=description.unit,
         steps=steps,
         values=rows["value"].to_numpy(np.float64, na_value=np.nan),
-        low=low if has_interval else None,
-        high=high if has_interval else None,
+        low=low if is_stored else None,
+        high=high if is_stored else None,
         lowest=rows["lowest"].to_numpy(np.float64) if has_spread else None,
         highest=rows["highest"].to_numpy(np.float64) if has_spread else None,
         color=color,
     )
 
 
-def _values_at(data: pd.DataFrame, key: str, steps: NDArray[np.int64]) -> FloatArray64 | None:
-    """The values of a key at some steps, NaN where it has none; None for no key."""
-    if not key:
-        return None
+def _values_at(data: pd.DataFrame, key: str, steps: NDArray[np.int64]) -> FloatArray64:
+    """The values of a key at some steps, NaN where it has none."""
     ends = data[data["key"] == key]
     by_step = dict(zip(ends["step"].tolist(), ends["value"].tolist(), strict=True))
     return np.array([by_step.get(step, np.nan) for step in steps.tolist()], np.float64)
@@ -193,21 +192,9 @@ def describe(curves: Sequence[Curve]) -> str:
     return "; ".join(parts) or "nothing measured yet"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Thinned:
-    """A curve in fewer points; each but the first and the last stands for several."""
-
-    indices: NDArray[np.intp]
-    """(B,), increasing: where in the curve each point stands."""
-    means: FloatArray64
-    """(B,), of the finite values; NaN where there is none. The first and the last are as given."""
-    lowest: FloatArray64
-    highest: FloatArray64
-
-
 def thinned(
     values: FloatArray64, lowest: FloatArray64, highest: FloatArray64, max_points: int
-) -> Thinned:
+) -> tuple[NDArray[np.intp], FloatArray64, FloatArray64, FloatArray64]:
     """A curve as the means of equal stretches, with the lowest and the highest value of each.
 
     Methods that pick points (LTTB, the extremes of each stretch) pick the extremes of noise, and
@@ -216,22 +203,30 @@ def thinned(
     Args:
         values: (N,), in the order of drawing, N > `max_points`.
         lowest: (N,), as `values` where a point is one step; and `highest`.
-        max_points: at least 3.
+        max_points: B, at least 3.
+
+    Returns:
+        Where in the curve each point stands, increasing; the means of the finite values, NaN where
+        there is none, the first and the last as given; the lowest; and the highest. All (B,).
     """
-    if max_points < 3:
-        raise ValueError(f"max_points is {max_points}, but must be at least 3")
     starts = np.linspace(1, len(values) - 1, max_points - 1).astype(np.intp)[:-1]
     bounds = np.concatenate([[0], starts, [len(values) - 1, len(values)]])
     finite = np.isfinite(values)
     sums = np.add.reduceat(np.where(finite, values, 0.0), bounds[:-1])
     counts = np.add.reduceat(finite.astype(np.float64), bounds[:-1])
     lows, highs = (np.where(np.isfinite(end), end, np.nan) for end in (lowest, highest))
-    return Thinned(
-        indices=(bounds[:-1] + bounds[1:] - 1) // 2,
-        means=np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0),
-        lowest=np.fmin.reduceat(lows, bounds[:-1]),
-        highest=np.fmax.reduceat(highs, bounds[:-1]),
+    return (
+        (bounds[:-1] + bounds[1:] - 1) // 2,
+        np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0),
+        np.fmin.reduceat(lows, bounds[:-1]),
+        np.fmax.reduceat(highs, bounds[:-1]),
     )
+
+
+def success_keys(keys: Iterable[str], kinds: tuple[str, ...] = FIXED_TASKS) -> list[str]:
+    """Success on tasks that never train: over all tags, or of each where none is over all."""
+    of = [key for key in keys if key.startswith(kinds) and key.endswith("/success_rate")]
+    return [key for key in of if key.split("/")[1] == "all"] or of
 
 
 def tasks_key(key: str) -> str:

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from echoscope.diagnostics.judge.advice.situation import Situation, situation_of
 from echoscope.diagnostics.judge.regimes import RegimeTracker, point_of
 from echoscope.store.log.layout import shown_path
 from echoscope.store.reader import RunReader
-from echoscope.store.records import DiagnosticRecord
+from echoscope.store.records import DiagnosticRecord, FloatArray64
 
 REGIME_KEYS = (
     *(
@@ -45,99 +41,85 @@ MAX_GROUP_STEPS = 120
 GROUP_KINDS = ("hopeless", "constant", "mixed", "solved")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegimePath:
-    """The run's way over the plane of H(Z|X) and dependence."""
+def regime_path(series: pd.DataFrame) -> tuple[pd.DataFrame, tuple[float, float]] | None:
+    """The run's way over the plane of H(Z|X) and dependence; None without a measurement.
 
-    points: pd.DataFrame
-    """step, entropy, entropy_low, entropy_high, dependence, dependence_low, dependence_high,
-    regime: one row per measurement, in order."""
-    entropy_border: float
-    """Nats per token below which H(Z|X) counts as low, as of the last measurement."""
-    dependence_border: float
+    Args:
+        series: Metrics in long form: step, key, value.
 
-
-def regime_path(series: pd.DataFrame) -> RegimePath | None:
-    """The path from metrics in long form (step, key, value); None without a measurement."""
+    Returns:
+        step, entropy, entropy_low, entropy_high, dependence, dependence_low, dependence_high,
+        regime: one row per measurement, in order. Then the nats per token below which H(Z|X) counts
+        as low, and the border of dependence, as of the last measurement.
+    """
     tracker = RegimeTracker()
-    rows: list[dict[str, Any]] = []
+    rows = []
     for step, part in series.groupby("step", sort=True):
         values = dict(zip(part["key"], part["value"], strict=True))
         point = point_of(values)
         if point is None:
             continue
         regime = tracker.observe(values)
-        rows.append(
-            {
-                "source": point.source,
-                "step": int(str(step)),
-                "entropy": point.entropy,
-                "entropy_low": point.entropy_interval[0],
-                "entropy_high": point.entropy_interval[1],
-                "dependence": point.dependence,
-                "dependence_low": point.dependence_interval[0],
-                "dependence_high": point.dependence_interval[1],
-                "regime": regime.value,
-            }
-        )
+        entropy = (point.entropy, *point.entropy_interval)
+        dependence = (point.dependence, *point.dependence_interval)
+        rows.append((point.source, int(str(step)), *entropy, *dependence, regime.value))
     if not rows:
         return None
-    entropy_border, dependence_border = tracker.borders()
-    points = pd.DataFrame(rows)
-    return RegimePath(
-        points=points[points["source"] == tracker.source].reset_index(drop=True),
-        entropy_border=entropy_border,
-        dependence_border=dependence_border,
-    )
+    measured = [
+        f"{name}{end}" for name in ("entropy", "dependence") for end in ("", "_low", "_high")
+    ]
+    points = pd.DataFrame(rows, columns=["source", "step", *measured, "regime"])
+    of_source = points[points["source"] == tracker.source]
+    return of_source.reset_index(drop=True), tracker.borders()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyInformation:
-    """One family of one information record."""
-
-    family: str
-    curve_k: NDArray[np.float64]
-    curve: NDArray[np.float64]
-    """I(X; first k tokens of Z), nats."""
+Curves = Mapping[str, tuple[FloatArray64, FloatArray64]]
+"""Family -> numbers of tokens k, (K,), and I(X; first k tokens of Z) in nats, (K,)."""
 
 
-def families_of(record: DiagnosticRecord) -> list[FamilyInformation]:
-    """The families of a record of kind `information`; files are not trusted."""
-    families = []
-    for name, curve in record.arrays.items():
-        k = record.arrays.get(f"{name}_k")
-        if name.endswith("_curve") and k is not None and k.shape == curve.shape:
-            family = name.removesuffix("_curve")
-            families.append(FamilyInformation(family=family, curve_k=k, curve=curve))
-    return families
+def information_curves(record: DiagnosticRecord) -> Curves:
+    """The curves of a record of kind `information` that hold something; files are not trusted."""
+    arrays = record.arrays
+    names = [name.removesuffix("_curve") for name in arrays if name.endswith("_curve")]
+    pairs = {name: (arrays.get(f"{name}_curve_k"), arrays[f"{name}_curve"]) for name in names}
+    return {
+        name: (k, curve)
+        for name, (k, curve) in pairs.items()
+        if k is not None and k.shape == curve.shape and len(curve)
+    }
 
 
-def group_grid(groups: pd.DataFrame) -> pd.DataFrame:
-    """Groups by step, sorted so that the heat map reads as a stack.
+_GRID = """
+WITH groups AS (
+  SELECT step, group_index, nullif(stddev_samp(episode_return), 'nan') AS reward_std,
+         avg(episode_return) AS return_mean, avg(is_success::INT) AS success_frac
+  FROM trajectories WHERE split IN ('train', 'import') AND list_contains($1, step)
+  GROUP BY step, group_index HAVING count(*) > 1
+), kinds AS (
+  -- Without rewards, success tells a mixed group; where all rewards are equal nothing is learned.
+  SELECT *, CASE
+    WHEN reward_std > 0 OR (reward_std IS NULL AND success_frac > 0 AND success_frac < 1)
+      THEN 'mixed'
+    WHEN success_frac = 1 THEN 'solved' WHEN success_frac = 0 THEN 'hopeless' ELSE 'constant'
+  END AS kind FROM groups
+)
+SELECT step, group_index, kind, reward_std, return_mean, row_number() OVER (
+  PARTITION BY step ORDER BY list_position($2, kind), reward_std NULLS LAST, group_index
+) - 1 AS rank
+FROM kinds WHERE reward_std IS NOT NULL OR kind <> 'constant' ORDER BY step, rank
+"""
 
-    Args:
-        groups: What `tables.groups` gives.
+
+def group_grid(run: RunReader, steps: Sequence[int]) -> pd.DataFrame:
+    """Groups of some steps, sorted so that the heat map reads as a stack.
 
     Returns:
         step, rank (0 at the bottom), group_index, kind (see GROUP_KINDS), reward_std, return_mean.
         A trajectory without siblings is left out, and so is a group of which neither the rewards
         nor the success are known.
     """
-    if groups.empty:
-        return groups
-    out = groups[groups["num_trajectories"] > 1].copy()
-    # Without rewards, success tells a mixed group; where all rewards are equal nothing is learned.
-    has_both = out["reward_std"].isna() & out["success_frac"].between(0, 1, inclusive="neither")
-    has_spread = (out["reward_std"] > 0) | has_both
-    is_solved, is_hopeless = out["success_frac"] == 1.0, out["success_frac"] == 0.0
-    out["kind"] = np.select(
-        [has_spread, is_solved, is_hopeless], ["mixed", "solved", "hopeless"], "constant"
-    )
-    out = out[out["reward_std"].notna() | (out["kind"] != "constant")]
-    out["order"] = out["kind"].map(GROUP_KINDS.index)
-    out = out.sort_values(["step", "order", "reward_std", "group_index"])
-    out["rank"] = out.groupby("step").cumcount()
-    return out.drop(columns="order").reset_index(drop=True)
+    frame: pd.DataFrame = run.sql(_GRID, [tuple(steps), GROUP_KINDS]).to_pandas()
+    return frame
 
 
 def situation(run: RunReader) -> Situation:
@@ -151,17 +133,13 @@ def gradient_table(values: Mapping[str, float]) -> pd.DataFrame:
     Args:
         values: `gradient/...` metrics of the step.
     """
-    rows: dict[tuple[str, str], dict[str, float]] = {}
     columns = {"norm": "norm", "signal_frac": "signal share", "cosine_rest": "cosine with the rest"}
-    for key, value in values.items():
-        parts = key.split("/")
-        if len(parts) == 4 and parts[0] == "gradient" and parts[3] in columns:
-            rows.setdefault((parts[1], parts[2]), {})[columns[parts[3]]] = value
-    table = pd.DataFrame(
-        [{"term": term, "bucket": bucket, **numbers} for (term, bucket), numbers in rows.items()],
-        columns=["term", "bucket", *columns.values()],
-    )
+    rows = [(*key.split("/")[1:], value) for key, value in values.items() if key.count("/") == 3]
+    numbers = pd.DataFrame(rows, columns=["term", "bucket", "name", "value"])
+    numbers = numbers[numbers["name"].isin(columns)]
+    table = numbers.pivot(index=["term", "bucket"], columns="name", values="value")
+    table = table.reindex(columns=list(columns)).rename(columns=columns).reset_index()
     table["num_groups"] = [
         values.get(f"gradient/{bucket}/num_groups", math.nan) for bucket in table["bucket"]
     ]
-    return table.sort_values(["term", "bucket"]).reset_index(drop=True)
+    return table

@@ -32,7 +32,6 @@ from echoscope.store.status import Origin
 
 from ..page.problems import Problem
 from . import queries
-from .cache import AnswerCache
 
 BEST, APART, ALIKE, UNKNOWN = (
     "best",
@@ -177,24 +176,19 @@ def _ranked(evaluations: Sequence[Played], world: World) -> tuple[Ranked, ...]:
         success = played.worlds[world].table.success.value
         return success != success, -success  # unknown ones come last
 
-    best, *others = sorted(evaluations, key=order)
-    return (
-        Ranked(played=best, here=best.worlds[world], difference=None),
-        *(
-            Ranked(
-                played=evaluation,
-                here=evaluation.worlds[world],
-                difference=difference_from(evaluation, best, world),
-            )
-            for evaluation in others
-        ),
+    ranked = sorted(evaluations, key=order)
+    best = ranked[0]
+    return tuple(
+        Ranked(
+            played=each,
+            here=each.worlds[world],
+            difference=None if each is best else difference_from(each, best, world),
+        )
+        for each in ranked
     )
 
 
 # --- read from the runs under the root
-
-MAX_KEPT = 4_096
-_played = AnswerCache(max_entries=MAX_KEPT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,15 +246,21 @@ def played_by(run_id: str) -> Played:
         Problem: it cannot be read.
     """
     position = queries.position(run_id)
-    answer: Played | Problem = _played.get(position[0], position, lambda: _read_one(run_id))
+    answer: Played | Problem = queries.answers.get(
+        _key(position), position, lambda: _read_one(run_id)
+    )
     if isinstance(answer, Problem):
         raise answer
     return answer
 
 
+def _key(position: queries.Position) -> tuple[str, str]:
+    return "played", position[0]
+
+
 def _kept(position: queries.Position) -> Played | Problem | None:
     """What is known of an evaluation as it stands; None where it was not read yet."""
-    answer = _played.latest(position[0])
+    answer = queries.answers.latest(_key(position))
     return answer.value if answer and answer.position == position else None
 
 
@@ -276,8 +276,8 @@ def _read_beside(run_ids: Sequence[str], positions: Mapping[str, queries.Positio
     def read() -> None:
         try:
             for run_id in run_ids:
-                position = positions[run_id]
-                _played.get(position[0], position, functools.partial(_read_one, run_id))
+                ask = functools.partial(_read_one, run_id)
+                queries.answers.get(_key(positions[run_id]), positions[run_id], ask)
         except Exception as error:  # noqa: BLE001 - raised again where a page asks
             _errors.append(error)
         finally:

@@ -95,30 +95,21 @@ class Shares:
     last_step: int
 
 
-def phases(means: pd.DataFrame) -> Shares | None:
-    """The phases of a step; what none of them has is the rest. None without a step's time.
+def shares(means: pd.DataFrame, whole: str, parts: Mapping[str, str]) -> Shares | None:
+    """The parts of what took a time; what none of them has is the rest. None without that time.
 
     Args:
         means: The answer to `MEANS`.
+        whole: STEP, of which PHASES are parts; or COLLECTION, during which WAITS overlap and leave
+            no rest.
     """
-    return _shares(means, STEP, PHASES, has_rest=True)
-
-
-def waits(means: pd.DataFrame) -> Shares | None:
-    """How long the engine and the environments were idle, of the time that episodes took."""
-    return _shares(means, COLLECTION, WAITS, has_rest=False)
-
-
-def _shares(
-    means: pd.DataFrame, whole: str, parts: Mapping[str, str], *, has_rest: bool
-) -> Shares | None:
     by_key = dict(zip(means["key"], means["seconds"].astype(float), strict=True))
     seconds = {words: by_key[key] for key, words in parts.items() if key in by_key}
     total = by_key.get(whole, math.nan)
     if not seconds or not total > 0:
         return None
     rest = total - sum(seconds.values())
-    if has_rest and rest > 0:
+    if whole == STEP and rest > 0:
         seconds[REST] = rest
     of_whole = means[means["key"] == whole].iloc[0]
     return Shares(

@@ -73,7 +73,8 @@ _readers: OrderedDict[Path, tuple[tuple[int, int], RunReader]] = OrderedDict()
 _run_list = functools.cache(RunList)
 _sources_of = functools.cache(Sources)
 _lock = threading.RLock()
-_answers = AnswerCache()
+answers = AnswerCache()
+"""Of all pages: what is asked of a run, and what is made of that."""
 _judge = Judge()
 
 
@@ -83,7 +84,7 @@ def forget() -> None:
         _readers.clear()
         _run_list.cache_clear()
         _sources_of.cache_clear()
-        _answers.clear()
+        answers.clear()
         _judge.clear()
         _detokenizer.cache_clear()
 
@@ -137,7 +138,7 @@ def run_details(row: RunRow) -> RunDetails:
     try:
         with reading(row.run_id):
             run_position = position(row.run_id)
-            details: RunDetails = _answers.get(
+            details: RunDetails = answers.get(
                 ("details", run_position[0]), run_position, lambda: details_of(row)
             )
             return details
@@ -224,7 +225,7 @@ def kept(
 
         given = tuple(tuple(arg) if isinstance(arg, list) else arg for arg in args)
         key = (ask.__name__, asked_at[0], given, *options.items())
-        answer: T = _answers.get(key, asked_at, fresh)
+        answer: T = answers.get(key, asked_at, fresh)
         return answer
 
     return answer
@@ -370,8 +371,8 @@ last_good = kept(last_good_checkpoint)
 """The checkpoint to go back to, and why."""
 
 
-diagnostics = kept(RunReader.diagnostics)
-"""The diagnostic arrays of one step."""
+diagnostic_near = kept(tables.diagnostic_near)
+"""The diagnostic of a kind at the step nearest to one."""
 
 
 diagnostic_steps = kept(tables.diagnostic_steps)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from echoscope.store.reader import RunReader
+from echoscope.store.records import DiagnosticRecord
 
 MAX_POINTS = 2_000
 EXACT_STEPS = 20_000
@@ -81,58 +82,28 @@ class Outline:
     last: float
     num_points: int
     """Finite values."""
-    means: tuple[float, ...]
+    means: Sequence[float]
     """Of the finite values in each of at most `OUTLINE_PARTS` equal ranges of steps."""
 
 
 OUTLINE_PARTS = 48
 _OUTLINE = """
-SELECT key, min(step) AS first_step, arg_min(value, step) AS first,
-       arg_max(value, step) AS last, count(*) AS num_points, avg(value) AS mean
-FROM metrics WHERE key IN (SELECT unnest($1)) AND isfinite(value)
-GROUP BY key, step // $2 ORDER BY key, first_step
+SELECT key, min(first_step) AS first_step, arg_min(first, first_step) AS first,
+       arg_max(last, first_step) AS last, sum(num_points)::INT AS num_points,
+       list(mean ORDER BY first_step) AS means
+FROM (
+  SELECT key, min(step) AS first_step, arg_min(value, step) AS first,
+         arg_max(value, step) AS last, count(*) AS num_points, avg(value) AS mean
+  FROM metrics WHERE key IN (SELECT unnest($1)) AND isfinite(value) GROUP BY key, step // $2
+) GROUP BY key
 """
 
 
 def outlines(run: RunReader, keys: Sequence[str]) -> dict[str, Outline]:
     """By metric, of those that have a finite value. Nothing is left out of a mean."""
     width = max(1, -(-(run.info().last_step + 1) // OUTLINE_PARTS))
-    frame: pd.DataFrame = run.sql(_OUTLINE, [list(keys), width]).to_pandas()
-    return {
-        str(key): Outline(
-            first_step=int(rows["first_step"].iloc[0]),
-            first=float(rows["first"].iloc[0]),
-            last=float(rows["last"].iloc[-1]),
-            num_points=int(rows["num_points"].sum()),
-            means=tuple(rows["mean"].tolist()),
-        )
-        for key, rows in frame.groupby("key", observed=True)
-    }
-
-
-_GROUPS = """
-SELECT step, group_index, count(*) AS num_trajectories, stddev_samp(episode_return) AS reward_std,
-       avg(episode_return) AS return_mean, avg(is_success::INT) AS success_frac
-FROM trajectories WHERE split IN ('train', 'import') AND list_contains($1, step)
-GROUP BY step, group_index ORDER BY step, group_index
-"""
-
-
-def most_points(last_step: int) -> int | None:
-    """Points that a chart of a run asks for; None for all."""
-    return None if last_step <= EXACT_STEPS else MAX_POINTS
-
-
-def groups(run: RunReader, steps: Sequence[int]) -> pd.DataFrame:
-    """A row per group of some steps, by step.
-
-    Columns step, group_index, num_trajectories, reward_std, return_mean, success_frac: NaN where
-    the trajectories do not say.
-    """
-    if not steps:
-        return pd.DataFrame()
-    frame: pd.DataFrame = run.sql(_GROUPS, [tuple(steps)]).to_pandas()
-    return frame
+    rows = run.sql(_OUTLINE, [list(keys), width]).to_pylist()
+    return {row.pop("key"): Outline(**row) for row in rows}
 
 
 def trajectory_steps(run: RunReader) -> list[int]:
@@ -145,3 +116,15 @@ def diagnostic_steps(run: RunReader, kind: str) -> list[int]:
     """Steps at which a diagnostic of this kind was stored, in order."""
     rows = run.sql("SELECT DISTINCT step FROM diagnostics WHERE kind = $1 ORDER BY step", [kind])
     return [int(step) for step in rows.column("step").to_pylist()]
+
+
+def diagnostic_near(run: RunReader, kind: str, step: int | None) -> DiagnosticRecord | None:
+    """The diagnostic of a kind at the step nearest to one, None for the newest.
+
+    None where there is none.
+    """
+    steps = diagnostic_steps(run, kind)
+    target = steps[-1] if steps and step is None else step
+    near = min(steps, key=lambda measured: abs(measured - (target or 0)), default=None)
+    records = () if near is None else run.diagnostics(near)
+    return next((record for record in reversed(records) if record.kind == kind), None)

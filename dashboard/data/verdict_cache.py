@@ -117,29 +117,28 @@ def judge_at(run: RunReader, step: int | None) -> Verdict:
     Raises:
         StoreError: the run cannot be read.
     """
-    aside = judge_aside(run.path, step) if run.info().last_step >= LONG else None
-    if aside:
-        return aside[0]
-    return Judgement().verdict(_opened(run), step)  # says why where the process could not
+    return _judged_on(Judgement(), run, step)[0]
 
 
-def _judged_on(judgement: Judgement, run: RunReader) -> tuple[Verdict, Judgement]:
-    """The verdict after the last step, and what takes in the steps that follow.
+def _judged_on(
+    judgement: Judgement, run: RunReader, step: int | None = None
+) -> tuple[Verdict, Judgement]:
+    """The verdict after a step, None for the last, and what takes in the steps that follow.
 
     A page asks after each step of a live run: then only the new steps are judged.
     """
     last_step = run.info().last_step
     if last_step < LONG:
-        return judgement.verdict(_opened(run)), judgement
+        return judgement.verdict(_opened(run), step), judgement
     if judgement.has_begun and _width(last_step) == 1:
         opened = _opened(run)
         if judgement.num_new(opened) < LONG:
             return judgement.verdict(opened), judgement
-    aside = judge_aside(run.path, None)
+    aside = judge_aside(run.path, step)
     if aside:
         return aside
-    judgement = Judgement()
-    return judgement.verdict(_opened(run)), judgement
+    judgement = Judgement()  # says why where the process could not
+    return judgement.verdict(_opened(run), step), judgement
 
 
 def _width(last_step: int) -> int:

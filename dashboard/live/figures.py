@@ -11,7 +11,6 @@ import base64
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -23,30 +22,6 @@ from .scripts import component
 
 DEFAULT_HEIGHT = 450
 """Pixels, for a figure that says nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
-    """A figure as it is sent: made once, shown to many."""
-
-    spec: str
-    """JSON: `data` and `layout`."""
-    height: int
-    """Pixels."""
-
-
-def drawing(spec: Mapping[str, Any]) -> Drawing:
-    """A figure, or its `data` and `layout` as they are, without plotly's template.
-
-    The browser puts the page's own template in its place.
-    """
-    layout = {key: value for key, value in spec["layout"].items() if key != "template"}
-    height = layout.pop("height", DEFAULT_HEIGHT)
-    if words := _words(spec):
-        layout["meta"] = {**layout.get("meta", {}), "words": words}
-    spec_parts = {"data": spec["data"], "layout": layout}
-    text = json.dumps(spec_parts, default=_packed, allow_nan=False)
-    return Drawing(spec=text, height=int(height))
 
 
 def _words(spec: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
@@ -67,34 +42,40 @@ def _packed(value: object) -> object:
     raise TypeError(f"{type(value).__name__} does not belong into a figure")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where a chart fetches itself when its run has moved, so that the page need not be drawn."""
-
-    address: str
-    """Answers with `sent(...)` as it is now."""
-    pulse: str
-    """Address of the run's pulse."""
-    position: str
-    """What the pulse called `position` before the chart was made."""
-
-
 def sent(
-    figure: Drawing, *, alt: str, name: str, revision: str = "", source: Source | None = None
+    figure: Mapping[str, Any],
+    *,
+    alt: str,
+    name: str,
+    revision: str = "",
+    source: Mapping[str, str] | None = None,
 ) -> bytes:
     """What the browser gets: one line of JSON about the chart, and the figure as JSON below it.
 
     Args:
+        figure: Its `data` and `layout`. Plotly's template is left out: the browser puts the page's
+            own in its place.
+        alt: The chart in words, for those who cannot see it.
         name: Of the file that somebody keeps the chart in.
+        revision: Another one begins without the zoom and the hidden curves of the one before.
+        source: Where the chart fetches itself when its run has moved, so that the page need not be
+            drawn: the `address` that answers with this as it is then, the `pulse` of the run, and
+            what that called `position` before the chart was made.
     """
+    layout = {key: value for key, value in figure["layout"].items() if key != "template"}
+    height = layout.pop("height", DEFAULT_HEIGHT)
+    if words := _words(figure):
+        layout["meta"] = {**layout.get("meta", {}), "words": words}
     head = {
-        "height": figure.height,
+        "height": int(height),
         "alt": alt,
         "revision": revision,
         "config": export_config(name),
-        "source": None if source is None else {**asdict(source), "every": EVERY_S},
+        "source": None if source is None else {**source, "every": EVERY_S},
     }
-    return f"{json.dumps(head)}\n{figure.spec}".encode()
+    drawn = {"data": figure["data"], "layout": layout}
+    text = json.dumps(drawn, default=_packed, allow_nan=False)
+    return f"{json.dumps(head)}\n{text}".encode()
 
 
 def export_config(file_name: str) -> dict[str, Any]:
@@ -114,12 +95,11 @@ def show(figure: Mapping[str, Any], alt: str, *, key: str, revision: str = "") -
     """Draw a figure here, in the colours and the width of the page.
 
     Args:
-        alt: The chart in words, for those who cannot see it.
         key: Names the place, and the file that somebody keeps the chart in: figures with the same
             key are one chart whose data change.
-        revision: Another one begins without the zoom and the hidden curves of the one before.
+        alt, revision: As `sent` has them.
     """
-    show_sent(sent(drawing(figure), alt=alt, name=key, revision=revision), key=key)
+    show_sent(sent(figure, alt=alt, name=key, revision=revision), key=key)
 
 
 def show_sent(data: bytes, *, key: str) -> None:

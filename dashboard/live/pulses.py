@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal
 from urllib.parse import quote
 
 from echoscope.diagnostics.judge.record import Verdict
@@ -28,8 +27,6 @@ from ..page.problems import Problem
 from ..words import Colour, status_words
 from .scripts import component
 
-Kind = Literal["badge", "caption"]
-"""How a line looks."""
 EVERY_S = 1.0
 """Between two questions about a run that is live."""
 Pulse = Mapping[str, str]
@@ -97,12 +94,7 @@ def mark(position: queries.Position) -> str:
 def lines(run_id: str) -> dict[str, Line]:
     """What pages say of a run in a line; nothing of one that cannot be read."""
     try:
-        return {
-            "status": status_line(run_id),
-            "verdict": verdict_line(run_id),
-            "newest": newest_line(run_id),
-            "alarm": alarm_line(run_id),
-        }
+        return {name: line(run_id) for name, line in _LINES.items()}
     except Problem:
         return {}
 
@@ -118,8 +110,8 @@ def status_line(run_id: str) -> Line:
 
 def progress(run_id: str) -> tuple[str, str]:
     """How far the run is, and how fast."""
-    last_step = queries.info(run_id).last_step
-    return progress_words(status(run_id), _pace(run_id), last_step=last_step, steps=_steps(run_id))
+    last_step, step_s = queries.info(run_id).last_step, pace(queries.step_table(run_id))
+    return progress_words(status(run_id), step_s, last_step=last_step, steps=_steps(run_id))
 
 
 def verdict_line(run_id: str) -> Line:
@@ -146,14 +138,19 @@ def newest_line(run_id: str) -> Line:
     return Line(text=f"The newest step is {queries.info(run_id).last_step}.")
 
 
-def _pace(run_id: str) -> float:
-    return pace(queries.step_table(run_id))
+_LINES = {
+    "status": status_line,
+    "verdict": verdict_line,
+    "newest": newest_line,
+    "alarm": alarm_line,
+}
 
 
 def status(run_id: str) -> RunStatus:
     """How a run stands now."""
     info, commands = queries.info(run_id), queries.commands(run_id)
-    return info_status(info, commands, step_s=_pace(run_id), now=time.time())
+    step_s = pace(queries.step_table(run_id))
+    return info_status(info, commands, step_s=step_s, now=time.time())
 
 
 def _steps(run_id: str) -> int:
@@ -166,7 +163,7 @@ def _digest(value: object) -> str:
     return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
 
 
-def show_line(run_id: str, name: str, line: Line, *, kind: Kind, every_s: float | None) -> None:
+def show_line(run_id: str, name: str, *, every_s: float | None) -> None:
     """Show a line as it is now, and as it becomes: the browser puts in what a pulse says.
 
     Nothing is drawn again for it, so a step counter that moves costs a page nothing.
@@ -176,9 +173,9 @@ def show_line(run_id: str, name: str, line: Line, *, kind: Kind, every_s: float 
         every_s: Seconds between two questions; None where the line stays as it is.
     """
     data = {
-        "kind": kind,
+        "kind": "badge" if name == "status" else "caption",
         "name": name,
-        "line": asdict(line),
+        "line": asdict(_LINES[name](run_id)),
         "address": None if every_s is None else address(run_id),
         "every": EVERY_S if every_s is None else every_s,
     }

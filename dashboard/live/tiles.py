@@ -8,28 +8,21 @@ from typing import Any
 
 from ..charts.tiles import tile_keys, tiles
 from ..data import queries
-from ..data.cache import AnswerCache
 from . import pulses
 from .scripts import component
-
-_answers = AnswerCache()
 
 
 def answer(run_id: str) -> dict[str, Any]:
     """The tiles as they are now, and the position of the run that they show."""
     position = queries.position(run_id)  # first: what is read later is at least as new
-    verdict = queries.known_verdict(run_id)
-    judged = None if verdict is None else (verdict.last_step, verdict.text)
-
-    def build() -> list[dict[str, Any]]:
-        keys = queries.metric_keys(run_id)
-        outlines = queries.outlines(run_id, tile_keys(keys))
-        progress = pulses.progress(run_id)
-        made = tiles(outlines, keys, verdict=verdict, progress=progress)
-        return [asdict(tile) for tile in made]
-
-    drawn: list[dict[str, Any]] = _answers.get((run_id, judged), position, build)
-    return {"tiles": drawn, "position": pulses.mark(position)}
+    keys = queries.metric_keys(run_id)
+    made = tiles(
+        queries.outlines(run_id, tile_keys(keys)),
+        keys,
+        verdict=queries.known_verdict(run_id),
+        progress=pulses.progress(run_id),
+    )
+    return {"tiles": [asdict(tile) for tile in made], "position": pulses.mark(position)}
 
 
 def show(run_id: str, *, is_followed: bool) -> None:

@@ -29,7 +29,6 @@ from ..data.comparing.groups import (
 )
 from ..data.comparing.sweep import (
     REPEATS,
-    Importance,
     importance_words,
     importances,
     together,
@@ -149,7 +148,7 @@ def _importance(
     key: str, settings: Mapping[str, Settings], values: Mapping[str, float], keys: Sequence[str]
 ) -> None:
     with st.spinner("Working out which settings matter"):
-        found = _importances(settings, values, tuple(keys))
+        found = _importances(settings, values, keys)
     st.text(visible(importance_words(found), 600))
     if found:
         figures.show(
@@ -164,11 +163,7 @@ def _importance(
     )
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
-def _importances(
-    settings: Mapping[str, Settings], values: Mapping[str, float], keys: tuple[str, ...]
-) -> list[Importance]:
-    return importances(settings, values, keys)
+_importances = st.cache_data(max_entries=64, show_spinner=False)(importances)
 
 
 def settings(compared: Comparison) -> None:

@@ -11,38 +11,36 @@ from streamlit.errors import StreamlitAPIException
 
 from ..words import plain
 
-PAGES: Mapping[str, tuple[str, str]] = {
-    "runs": ("Runs", "views/runs.py"),
-    "live": ("Live", "views/live.py"),
-    "diagnosis": ("Diagnosis", "views/diagnosis.py"),
-    "replay": ("Replay", "views/replay.py"),
-    "compare": ("Compare", "views/compare.py"),
-    "evaluations": ("Evaluations", "views/evaluations.py"),
-    "panels": ("Panels", "views/panels.py"),
-    "system": ("System", "views/system.py"),
-    "sql": ("SQL", "views/sql.py"),
-    "cure": ("Cure", "views/cure.py"),
+PAGES: Mapping[str, str] = {
+    "runs": "Runs",
+    "live": "Live",
+    "diagnosis": "Diagnosis",
+    "replay": "Replay",
+    "compare": "Compare",
+    "evaluations": "Evaluations",
+    "panels": "Panels",
+    "system": "System",
+    "sql": "SQL",
+    "cure": "Cure",
 }
-"""URL path -> title and script, in the order of the menu."""
+"""URL path, which is the name of a script in `views`, too -> title, in the order of the menu."""
 FRONT_PAGE = "runs"
 UNLISTED = frozenset({"cure"})
 """Pages that the menu does not have: one comes to them from another page."""
-HERE = Path(__file__).parents[1]
 
 
 def link(label: str, page: str, **params: object) -> None:
     """A link to one of PAGES that carries the run; another one, or None, in its place."""
-    query = link_params(**params)
-    title = PAGES[page][0]
+    text = plain(label or PAGES[page])
     try:
-        st.page_link(script(page), label=plain(label or title), query_params=query)
+        st.page_link(script(page), label=text, query_params=link_params(**params))
     except StreamlitAPIException:  # this page runs by itself, without the menu
-        st.markdown(f"[{plain(label or title)}]({url(page, **params)})")
+        st.markdown(f"[{text}]({url(page, **params)})")
 
 
 def script(page: str) -> Path:
     """The script of one of PAGES, as `st.switch_page` takes it."""
-    return HERE / PAGES[page][1]
+    return Path(__file__).parents[1] / "views" / f"{page}.py"
 
 
 def link_params(**params: object) -> dict[str, str]:

@@ -13,6 +13,7 @@ goes through `plain` first, or into `st.text`, `st.code` or `st.dataframe`, whic
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -32,6 +33,7 @@ from ..words import plain
 from . import links
 from .problems import Problem
 
+Entry = TypeVar("Entry")
 IDLE_S = 5.0
 """Between two looks at a run that is not live."""
 _PICKER_PX = 260
@@ -271,8 +273,7 @@ def live_marker(run_id: str, seen: pulses.Pulse) -> None:
     is_live = status == "running"
     toggle = is_live and st.toggle("Follow", value=True, key="follow", bind="query-params")
     every_s = None if is_live and not toggle else pulses.EVERY_S if is_live else IDLE_S
-    line = pulses.status_line(run_id)
-    pulses.show_line(run_id, "status", line, kind="badge", every_s=every_s)
+    pulses.show_line(run_id, "status", every_s=every_s)
     if every_s is not None:
         # A run that began or ended to be live has another page.
         follow(
@@ -315,6 +316,19 @@ def part(key: str, run_id: str, names: Sequence[str], draw: Callable[[], object]
         follow(key, run_id, names, draw)
     else:
         guarded(draw)
+
+
+def button_column(
+    label: str, key: str, entries: Sequence[Entry], clicked: Callable[[Entry], object], **looks: Any
+) -> Any:
+    """A column of a table with a button in each row; a click gives `clicked` the row's entry."""
+
+    def click() -> None:
+        row = st.session_state[key]["row"]
+        if row < len(entries):
+            clicked(entries[row])
+
+    return st.column_config.ButtonColumn(label, type="tertiary", key=key, on_click=click, **looks)
 
 
 def command(text: str) -> None:

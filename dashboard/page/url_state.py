@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.store.status import Origin, origin_of
-from echoscope.text.amounts import counted
+from echoscope.text.amounts import counted, listed
 
 from ..data import queries
 from ..escaping import visible
@@ -40,6 +41,15 @@ def _store(param: str, key: str, default: str, clears: tuple[str, ...]) -> None:
     go(**{param: None if value in (default, None) else value}, **dict.fromkeys(clears))
 
 
+def _bound(
+    param: str, now: object, *, key: str = "", default: str = "", clears: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """What makes a widget show `now`, and write to the URL what is chosen."""
+    key = key or f"url_{param}"
+    st.session_state[key] = now
+    return {"key": key, "on_change": _store, "args": (param, key, default, clears)}
+
+
 def choose(
     param: str,
     label: str,
@@ -55,15 +65,12 @@ def choose(
     A value in the URL that is none of them makes a notice and counts as the default. A choice
     removes the parameters in `clears`.
     """
-    key = f"url_{param}"
-    st.session_state[key] = choice_param(param, options, default)
+    now = choice_param(param, options, default)
     chosen = st.selectbox(
         label,
         options,
-        key=key,
         format_func=label_of,
-        on_change=_store,
-        args=(param, key, default, clears),
+        **_bound(param, now, default=default, clears=clears),
         label_visibility="collapsed" if hides_label else "visible",
     )
     return default if chosen is None else str(chosen)
@@ -80,15 +87,12 @@ def type_in(
     most: int = MAX_TEXT,
 ) -> None:
     """A search field that holds `now`, and writes to the URL what is typed."""
-    st.session_state[key] = now
     st.text_input(
         label,
-        key=key,
         type="search",
         max_chars=most,
         placeholder=placeholder,
-        on_change=_store,
-        args=(param, key, "", clears),
+        **_bound(param, now, key=key, clears=clears),
         label_visibility="collapsed",
     )
 
@@ -105,18 +109,14 @@ def number(
     now: int | None = None,
 ) -> int:
     """A whole number within bounds; `now` is its value if the URL was read already."""
-    key = f"url_{param}"
     if now is None:
         now = int_param(param, default, least=least, most=most)
-    st.session_state[key] = default if now is None else now
     chosen = st.number_input(
         label,
         min_value=least,
         max_value=most,
         step=1,
-        key=key,
-        on_change=_store,
-        args=(param, key, "", clears),
+        **_bound(param, default if now is None else now, clears=clears),
         label_visibility="collapsed" if hides_label else "visible",
     )
     return int(chosen)
@@ -124,9 +124,8 @@ def number(
 
 def flag(param: str, label: str) -> bool:
     """A switch that is off unless the URL says 1."""
-    key = f"url_{param}"
-    st.session_state[key] = choice_param(param, ("0", "1"), "0") == "1"
-    return bool(st.toggle(label, key=key, on_change=_store, args=(param, key, "", ())))
+    is_on = choice_param(param, ("0", "1"), "0") == "1"
+    return bool(st.toggle(label, **_bound(param, is_on)))
 
 
 def text_param(name: str, *, most: int = 2_000) -> str:
@@ -170,9 +169,8 @@ def list_param(name: str, *, most: int = 32) -> list[str]:
     text = st.query_params.get(name, "")
     entries = list(dict.fromkeys(entry for entry in text.split(",") if entry))
     if len(entries) > most:
-        left_out = ", ".join(entries[most : most + 8])
-        more = f" and {len(entries) - most - 8} more" if len(entries) > most + 8 else ""
-        ui.notice(f"at most {most} {name} can be shown at once; not shown: {left_out}{more}")
+        left_out = listed(entries[most:], 8)
+        ui.notice(f"at most {most} {name} can be shown at once; not shown: {left_out}")
     return entries[:most]
 
 

@@ -55,8 +55,7 @@ def newest_line(run_id: str, verdict: Verdict) -> None:
     if verdict.last_step is not None:
         is_moving = ui.is_following(run_id) or queries.is_judging(run_id)
         every_s = pulses.EVERY_S if is_moving else None
-        line = pulses.verdict_line(run_id)
-        pulses.show_line(run_id, "verdict", line, kind="caption", every_s=every_s)
+        pulses.show_line(run_id, "verdict", every_s=every_s)
 
 
 def apply_button(run_id: str, verdict: Verdict, *, is_live_page: bool) -> None:

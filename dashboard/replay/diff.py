@@ -70,23 +70,17 @@ def word_diff(
     rest = most - start
     end = next((n for n in range(rest) if ours[-1 - n] != theirs[-1 - n]), rest)
     a, b = ours[start : len(ours) - end], theirs[start : len(theirs) - end]
-    pieces: tuple[list[Piece], list[Piece]] = ([], [])
-    _add(pieces, ours[:start], theirs[:start], is_shared=True)
+    parts = [(True, ours[:start], theirs[:start])]
     if (budget or Budget()).allows(len(a) * len(b)):
-        for tag, a0, a1, b0, b1 in SequenceMatcher(None, a, b).get_opcodes():
-            _add(pieces, a[a0:a1], b[b0:b1], is_shared=tag == "equal")
+        codes = SequenceMatcher(None, a, b).get_opcodes()
+        parts += [(tag == "equal", a[a0:a1], b[b0:b1]) for tag, a0, a1, b0, b1 in codes]
     else:
-        _add(pieces, a, b, is_shared=False)
-    _add(pieces, ours[len(ours) - end :], theirs[len(theirs) - end :], is_shared=True)
-    return pieces
-
-
-def _add(
-    pieces: tuple[list[Piece], list[Piece]], a: list[str], b: list[str], *, is_shared: bool
-) -> None:
-    for side, words in zip(pieces, (a, b), strict=True):
-        if words:
-            side.append(Piece("".join(words), is_shared))
+        parts.append((False, a, b))
+    parts.append((True, ours[len(ours) - end :], theirs[len(theirs) - end :]))
+    return (
+        [Piece("".join(words), is_shared) for is_shared, words, _ in parts if words],
+        [Piece("".join(words), is_shared) for is_shared, _, words in parts if words],
+    )
 
 
 def first_difference(left: Trajectory, right: Trajectory) -> int | None:

@@ -26,6 +26,7 @@ from ..data import queries
 from ..data import sql as sql_box
 from ..escaping import visible
 from ..labels import number_words
+from ..page import ui
 from ..words import NEVER_TRAINED, NONE, UNKNOWN, kept_word, success_word
 
 MAX_ROWS = 200
@@ -232,19 +233,13 @@ def pick_table(
     on_pick: Callable[[str], None],
 ) -> None:
     """Draw the trajectories of which one is shown; a click on another one calls `on_pick`."""
-
-    def take() -> None:
-        row = st.session_state[f"{key}:open"]["row"]
-        if row < len(ids):
-            on_pick(ids[row])
-
     columns: dict[str, Any] = {
         name: st.column_config.TextColumn(name, alignment="right" if name in _FORMS else "left")
         for name in cells.columns
     }
     first = str(cells.columns[0])
-    columns[first] = st.column_config.ButtonColumn(
-        first, type="tertiary", alignment="left", pinned=True, key=f"{key}:open", on_click=take
+    columns[first] = ui.button_column(
+        first, f"{key}:open", ids, on_pick, alignment="left", pinned=True
     )
     st.dataframe(
         cells.style.apply(

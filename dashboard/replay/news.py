@@ -34,8 +34,7 @@ def watch(run_id: str, answer: Listed, seen: Pulse | None = None) -> None:
     if is_behind and (is_following or "step" not in st.query_params):
         every_s = pulses.EVERY_S if is_following else None
         with st.container(horizontal=True, vertical_alignment="center"):
-            line = pulses.newest_line(run_id)
-            pulses.show_line(run_id, "newest", line, kind="caption", every_s=every_s)
+            pulses.show_line(run_id, "newest", every_s=every_s)
             st.button("Go to the newest", key="replay_newest", on_click=_forget, type="tertiary")
     elif is_following:
         await_news(run_id, seen, answer)

@@ -88,8 +88,9 @@ def editor(run_id: str, key: EpisodeKey, notes: EpisodeNotes) -> None:
         "Note",
         key=note_key,
         max_chars=MAX_NOTE_CHARS,
-        on_change=_keep_note,
-        args=(run_id, key, note_key),
+        on_change=lambda: _keep(
+            run_id, key, partial(SetEpisodeNote, note=st.session_state[note_key])
+        ),
     )
     episode, problem = st.session_state.pop(_PROBLEM, (None, ""))
     if episode == key:
@@ -106,10 +107,6 @@ def _keep_labels(run_id: str, key: EpisodeKey, shown: Sequence[str], widget: str
         *(partial(RemoveLabel, label=label) for label in removed),
         *(partial(AddLabel, label=label[: MAX_LABEL_CHARS + 1]) for label in added),
     )
-
-
-def _keep_note(run_id: str, key: EpisodeKey, widget: str) -> None:
-    _keep(run_id, key, partial(SetEpisodeNote, note=st.session_state[widget]))
 
 
 def _keep(run_id: str, key: EpisodeKey, *changes: Callable[..., EpisodeChange]) -> None:

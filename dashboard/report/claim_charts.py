@@ -88,7 +88,6 @@ def _level(level: Level, curve: Curve) -> Trace:
     y = np.full(3, level.value)
     low, high = (np.array([np.nan, end, np.nan]) for end in (level.low, level.high))
     ends = whiskers(y, low, high, color=theme.CLAIM, thickness=1.5, width=5)
-    has_ends = math.isfinite(level.low) and math.isfinite(level.high)
     return scatter(
         x=np.array([first, (first + last) / 2, last]),
         y=y,
@@ -100,7 +99,7 @@ def _level(level: Level, curve: Curve) -> Trace:
             "color": theme.CLAIM,
             "line": {"width": 2, "color": theme.CLAIM},
         },
-        **({"error_y": ends} if has_ends else {}),
+        error_y=ends,
         hovertemplate=f"claimed, {step_words(level.steps)}: %{{y:.3~g}}<extra></extra>",
         showlegend=False,
         name=f"claimed of {curve.name}"[:80],

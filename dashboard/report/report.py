@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from html import escape as escape_html
 from pathlib import Path
 
-from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.store.errors import QueryError
 from echoscope.store.models import Detokenizer, load_detokenizer, tokenizer_folders
@@ -39,7 +39,7 @@ from . import verdict_html
 from .claim_charts import claim_charts
 from .evidence_rows import evidence_rows
 from .svg import picture
-from .telling import EXAMPLES, Telling, example_html, telling
+from .telling import EXAMPLES, example_html, telling
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """No request may leave the page and no script runs in it, whatever stands in it."""
@@ -86,12 +86,12 @@ def make_report(path: Path, *, chosen: Sequence[str] = (), progress: Progress | 
     verdict = diagnose(run)
     info = run.info()
     figures = figures_of(run, verdict)
-    examples = _telling(run, verdict)
+    places, words = _telling(run, verdict)
     say("charts")
     parts = [
         verdict_html.box(verdict),
         *_claims(figures, verdict),
-        *_examples(run, examples),
+        *_examples(run, places, words),
         *_settings(run, verdict, figures),
         verdict_html.grounds(verdict),
         *_curves(figures),
@@ -99,7 +99,7 @@ def make_report(path: Path, *, chosen: Sequence[str] = (), progress: Progress | 
     say("alarms and commands")
     parts += _happened(run)
     say("trajectories")
-    names = tuple(dict.fromkeys(place.trajectory_id for place in examples.places))
+    names = tuple(dict.fromkeys(place.trajectory_id for place in places))
     parts += _trajectories(run, tuple(chosen) or names[:MAX_CHOSEN])
     rows = [
         {"setting": key, "value": _without_folders(setting_words(value))}
@@ -146,16 +146,16 @@ def _claims(figures: RunFigures, verdict: Verdict) -> list[str]:
     return _section("What the verdict rests on", drawn)
 
 
-def _examples(run: RunReader, examples: Telling) -> list[str]:
+def _examples(run: RunReader, places: Sequence[Shown], words: str) -> list[str]:
     """Replies to different prompts side by side, which show the verdict."""
     drawn = []
-    for example in examples.places[:EXAMPLES]:
+    for example in places[:EXAMPLES]:
         turns = run.trajectory(example.trajectory_id).turns
         if example.turn < len(turns):
             title = f"Step {parse_trajectory_id(example.trajectory_id)[1]}, turn {example.turn}"
             html = example_html(turns[example.turn], example)
             drawn.append(_figure(html, capitalised(example.note), title))
-    return _section(capitalised(examples.words or "examples"), drawn)
+    return _section(capitalised(words or "examples"), drawn)
 
 
 def _settings(run: RunReader, verdict: Verdict, figures: RunFigures) -> list[str]:
@@ -206,10 +206,10 @@ def _happened(run: RunReader) -> list[str]:
     return parts + ([_heading("Commands"), verdict_html.table(rows)] if rows else [])
 
 
-def _telling(run: RunReader, verdict: Verdict) -> Telling:
+def _telling(run: RunReader, verdict: Verdict) -> tuple[Sequence[Shown], str]:
     """Places that show the verdict; without exemplars, some of the last step."""
     steps = tables.trajectory_steps(run)
-    return telling(verdict, run.listing(steps[-1]).to_pandas()) if steps else Telling()
+    return telling(verdict, run.listing(steps[-1]).to_pandas()) if steps else ((), "")
 
 
 def _trajectories(run: RunReader, chosen: Sequence[str]) -> list[str]:

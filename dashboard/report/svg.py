@@ -41,7 +41,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """From values of an axis to pixels."""
+    """From values of an axis to pixels; one in logarithms says its range and its ticks."""
 
     low: float
     high: float
@@ -121,10 +121,9 @@ def _scale(
     categories: Sequence[str],
 ) -> _Scale:
     axis = layout.get(f"{name}axis") or {}
-    is_log = axis.get("type") == "log"
     if axis.get("range") is not None:
         low, high = map(float, axis["range"])
-        return _Scale(low, high, *ends, is_log)
+        return _Scale(low, high, *ends, axis.get("type") == "log")
     if name == "x" and categories:
         return _Scale(-0.5, len(categories) - 0.5, *ends)
     parts = [np.empty(0)]
@@ -137,16 +136,14 @@ def _scale(
         if trace.get("type") == "bar" and name == "y":
             parts.append(np.zeros(1))
     values = np.concatenate(parts)
-    if is_log:
-        values = np.log10(values[values > 0])
     values = values[np.isfinite(values)]
     if not len(values):
-        return _Scale(0.0, 1.0, *ends, is_log)
+        return _Scale(0.0, 1.0, *ends)
     low, high = float(values.min()), float(values.max())
     if axis.get("rangemode") == "tozero":
         low = min(low, 0.0)
     around = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
-    return _Scale(low - around, high + around, *ends, is_log)
+    return _Scale(low - around, high + around, *ends)
 
 
 def _ticks(low: float, high: float, most: int) -> list[float]:
@@ -206,9 +203,6 @@ def _labels(
     if axis.get("tickvals") is not None:
         given = zip(axis["tickvals"], axis["ticktext"], strict=True)
         return [(float(value), str(text)) for value, text in given]
-    if scale.is_log:
-        powers = range(math.ceil(scale.low), math.floor(scale.high) + 1)
-        return [(10.0**power, f"{10.0**power:g}") for power in powers]
     values = _ticks(scale.low, scale.high, most)
     if str(axis.get("tickformat")).endswith("%"):
         return [(value, f"{100 * value:.3g}%") for value in values]

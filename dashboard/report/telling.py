@@ -6,7 +6,7 @@ side show what a run does whatever the task is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -25,16 +25,7 @@ _ASKED_CHARS, _REPLY_CHARS = 300, 900
 _WELL = (RunState.HEALTHY, RunState.CONVERGED, RunState.RECOVERING, RunState.INSUFFICIENT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Telling:
-    """Places in trajectories, and what they are examples of."""
-
-    places: tuple[Shown, ...] = ()
-    words: str = ""
-    """A noun: `failed trajectories with the highest return`; empty where each has its own note."""
-
-
-def telling(verdict: Verdict, rows: pd.DataFrame) -> Telling:
+def telling(verdict: Verdict, rows: pd.DataFrame) -> tuple[Sequence[Shown], str]:
     """What shows a verdict: the exemplars of its alarms, else some trajectories of a step.
 
     Where the return rises while success falls, those that earn most and fail; of another problem,
@@ -42,9 +33,13 @@ def telling(verdict: Verdict, rows: pd.DataFrame) -> Telling:
 
     Args:
         rows: of the table `trajectories`, of one step.
+
+    Returns:
+        Places in trajectories, and a noun for what they are examples of: `failed trajectories with
+        the highest return`; empty where each has its own note.
     """
     if verdict.exemplars:
-        return Telling(places=verdict.exemplars)
+        return verdict.exemplars, ""
     trained = rows[rows["split"].isin(["train", "import"]) & (rows["num_turns"] > 0)]
     failed = trained[trained["is_success"].eq(False)]
     returns = trained["episode_return"]
@@ -58,12 +53,12 @@ def telling(verdict: Verdict, rows: pd.DataFrame) -> Telling:
     return _chosen(trained, returns, "trajectories with the lowest return")
 
 
-def _chosen(rows: pd.DataFrame, rank: pd.Series[float], reason: str) -> Telling:
+def _chosen(rows: pd.DataFrame, rank: pd.Series[float], reason: str) -> tuple[Sequence[Shown], str]:
     """The first of each prompt, those of the smallest rank first."""
     ranked = rows.assign(_rank=rank).sort_values(["_rank", "id"])
     first = ranked.drop_duplicates("prompt_key").head(EXAMPLES)
-    places = tuple(Shown(trajectory_id=str(name), turn=0) for name in first["id"])
-    return Telling(places=places, words=reason if places else "")
+    places = [Shown(trajectory_id=str(name), turn=0) for name in first["id"]]
+    return places, reason if places else ""
 
 
 def example_html(turn: Turn, place: Shown) -> str:

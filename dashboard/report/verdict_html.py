@@ -9,7 +9,7 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict_text import STARTING, onset_words, verdict_parts
 from echoscope.text.sentences import capitalised, parts_of_list
 
-from ..charts.theme import STATES, shown_state, style_sheet
+from ..charts.theme import STATE_TONES, TONES, shown_state, style_sheet
 from ..escaping import escape, escape_with_code
 from .evidence_rows import evidence_rows
 
@@ -22,7 +22,7 @@ _LISTED = ("Likely causes", "Not checked", "Not yet confirmed", "Cannot be confi
 
 def box(verdict: Verdict) -> str:
     """State and confidence, what, since when, the evidence, and what to do."""
-    color = STATES[shown_state(verdict)]
+    color = TONES[STATE_TONES[shown_state(verdict)]]
     # White words are readable on the colour once it is a little darker.
     badge = f"background:color-mix(in srgb,{color} 80%,black)"
     step = "" if verdict.last_step is None else f"after step {verdict.last_step}, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,7 +10,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.dashboard.charts import compare as drawn
-from echoscope.dashboard.charts.charts import LineOptions
+from echoscope.dashboard.charts.charts import LineOptions, line_spec
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.comparing.groups import (
     EACH_RUN,
@@ -40,7 +40,7 @@ from echoscope.dashboard.data.comparing.series import (
     run_level,
 )
 from echoscope.dashboard.data.comparing.tasks import played_tasks
-from echoscope.dashboard.data.curves import AXES, step_axis
+from echoscope.dashboard.data.curves import AXES, step_axis, success_keys
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.live.refreshing import beat
@@ -123,7 +123,9 @@ def _asked(runs: Sequence[str], head: DeltaGenerator) -> Comparison:
             "metric",
             "Compare by",
             keys,
-            default=next((key for key in (_evaluated(keys), *CURATED) if key in keys), keys[0]),
+            default=next(
+                (key for key in (*success_keys(keys, ("eval/",)), *CURATED) if key in keys), keys[0]
+            ),
             label_of=lambda key: visible(metric(key).name, 120),
         )
     with options:
@@ -173,12 +175,6 @@ def _tables(asked: Comparison) -> tuple[Mapping[str, pd.DataFrame], int]:
     """Run -> means of the metrics in ranges of steps as they are now; and how wide a range is."""
     width = bucket_width(_last_step(asked.runs))
     return {run: bucketed(run, asked.keys, width) for run in asked.runs}, width
-
-
-def _evaluated(keys: Sequence[str]) -> str:
-    """The success on fixed tasks, if the runs have it: over all tags, or of the first."""
-    of = [key for key in keys if key.startswith("eval/") and key.endswith("/success_rate")]
-    return next((key for key in of if key == "eval/all/success_rate"), of[0] if of else "")
 
 
 def _group_by(settings: Mapping[str, Settings]) -> list[str]:
@@ -245,7 +241,7 @@ def _levels(compared: Comparison) -> None:
     _table(compared, levels, gaps)
     num_left_out = len(groups) - len(compared.shown)
     of_groups = f"{len(compared.shown)} of {len(groups)} groups are drawn. " if num_left_out else ""
-    has_single_runs = any(level.is_of_one_run for level in levels.values())
+    has_single_runs = any(len(level.runs) == 1 for level in levels.values())
     luck = "With many groups, one in twenty differs from the baseline by chance."
     single = "The interval of a single run is over its steps or tasks and knows no other seed. "
     st.caption(
@@ -297,14 +293,17 @@ def _table(compared: Comparison, levels: Mapping[str, Level], gaps: Mapping[str,
         }
     )
 
-    def toggled(of: str) -> Sequence[str]:
+    def show(drawn: Sequence[str]) -> None:
+        url_state.go(hide=",".join(each for each in ids if each not in drawn))
+
+    def toggle(of: str) -> None:
         """A group that is not drawn takes the place of the last if need be."""
         others = [each for each in colors if each != of]
-        return others if of in colors else [*others[: MAX_DRAWN - 1], of]
+        show(others if of in colors else [*others[: MAX_DRAWN - 1], of])
 
-    def alone(of: str) -> Sequence[str]:
+    def alone(of: str) -> None:
         """All of them again where it is alone already."""
-        return ids if list(colors) == [of] else [of]
+        show(ids if list(colors) == [of] else [of])
 
     css = [f"color: {colors.get(of, 'inherit')}; font-weight: 700" for of in ids]
     styled = rows.style.apply(lambda _: css, subset=["color"])
@@ -324,23 +323,11 @@ def _table(compared: Comparison, levels: Mapping[str, Level], gaps: Mapping[str,
                 "and the same tasks are compared seed by seed.",
             ),
             "n": st.column_config.TextColumn("From", help="What the interval rests on."),
-            "hide": _button("compare_hide", ids, toggled),
-            "solo": _button("compare_solo", ids, alone),
+            "hide": ui.button_column("", "compare_hide", ids, toggle, width=64),
+            "solo": ui.button_column("", "compare_solo", ids, alone, width=64),
         },
         alt=f"Groups of runs compared by {name}",
     )
-
-
-def _button(key: str, ids: Sequence[str], drawn_after: Callable[[str], Sequence[str]]) -> Any:
-    """A button for each group; the groups that are drawn after a click on one are told."""
-
-    def clicked() -> None:
-        row = st.session_state[key]["row"]
-        if row < len(ids):
-            shown = drawn_after(ids[row])
-            url_state.go(hide=",".join(each for each in ids if each not in shown))
-
-    return st.column_config.ButtonColumn("", type="tertiary", width=64, key=key, on_click=clicked)
 
 
 # --- curves
@@ -372,10 +359,11 @@ def _curves(compared: Comparison) -> None:
             )
             for group in compared.shown
         ]
+        about = metric(key)
         with grid.cell():
             figures.show(
-                drawn.band_spec(key, curves, axis, options),
-                metric(key).name,
+                line_spec(curves, axis, options=options, title=about.name, help=about.help),
+                about.name,
                 key=f"compare {key}",
                 revision=f"{compared.axis} {compared.runs}",
             )

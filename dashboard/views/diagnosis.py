@@ -51,12 +51,15 @@ def draw(run_id: str) -> None:
     measured = sorted({s for kind in KINDS for s in queries.diagnostic_steps(run_id, kind)})
     upto = _earlier_step(measured)
     verdict = verdict_box(run_id, upto=upto)
-    others = proof(run_id, verdict, upto)
+    charts = claim_charts(live_charts.snapshot(run_id, verdict=verdict), evidence_rows(verdict))
+    with st.container(key="proof"):
+        _row_of_claims(run_id, charts[:NUM_FIRST], upto, has_words=False)
     examples(run_id, verdict)
     settings_line(run_id, verdict)
     if verdict.claims or verdict.evidence:
         st.subheader("All claims in numbers", anchor=False)
-        more_claims(run_id, others, upto)
+        for start in range(NUM_FIRST, len(charts), NUM_FIRST):
+            _row_of_claims(run_id, charts[start : start + NUM_FIRST], upto, has_words=True)
         st.html(verdict_html.STYLE + verdict_html.grounds(verdict))
     is_moving = ui.is_following(run_id) or queries.is_judging(run_id) or verdict.last_step is None
     if upto is None and is_moving:
@@ -80,24 +83,10 @@ def _earlier_step(measured: list[int]) -> int | None:
     return None if step == measured[-1] else step
 
 
-def proof(run_id: str, verdict: Verdict, upto: int | None) -> list[ClaimChart]:
-    """The first charts that prove the verdict, in a row; those that are left are returned."""
-    page = live_charts.snapshot(run_id, verdict=verdict)
-    charts = claim_charts(page, evidence_rows(verdict))
-    with st.container(key="proof"):
-        _row_of_claims(run_id, charts[:NUM_FIRST], upto, has_words=False)
-    return charts[NUM_FIRST:]
-
-
-def more_claims(run_id: str, charts: Sequence[ClaimChart], upto: int | None) -> None:
-    """What else the verdict rests on, each number with its curve."""
-    for start in range(0, len(charts), NUM_FIRST):
-        _row_of_claims(run_id, charts[start : start + NUM_FIRST], upto, has_words=True)
-
-
 def _row_of_claims(
     run_id: str, charts: Sequence[ClaimChart], upto: int | None, *, has_words: bool
 ) -> None:
+    """Charts that prove the verdict, each number with its curve."""
     columns = st.columns(NUM_FIRST, gap="medium")
     for column, chart in zip(columns, charts, strict=False):
         with column:
@@ -131,14 +120,14 @@ def examples(run_id: str, verdict: Verdict) -> None:
             "be seen without the text."
         )
     with_text = [step for step in steps if step <= last]
-    examples_shown = telling(verdict, queries.listing(run_id, with_text[-1] if with_text else last))
-    if not examples_shown.places:
+    places, words = telling(verdict, queries.listing(run_id, with_text[-1] if with_text else last))
+    if not places:
         return
-    if examples_shown.words:
-        st.caption(f"{capitalised(examples_shown.words)}, step {step_of(examples_shown.places[0])}")
+    if words:
+        st.caption(f"{capitalised(words)}, step {step_of(places[0])}")
     st.html(tokens.STYLE + replay_html.STYLE + STYLE)
     columns = st.container(key="examples").columns(EXAMPLES, gap="medium")
-    for column, example in zip(columns, examples_shown.places, strict=False):
+    for column, example in zip(columns, places, strict=False):
         with column:
             _example(run_id, example)
 
@@ -218,15 +207,14 @@ def _way_to_measure(run_id: str) -> str:
 
 
 def _template(run_id: str, step: int) -> None:
-    near = _nearest(queries.diagnostic_steps(run_id, "text") or [step], step)
-    records = [record for record in queries.diagnostics(run_id, near) if record.kind == "text"]
-    template = read_record(records[-1].payload).template if records else None
-    if template is None:
+    record = queries.diagnostic_near(run_id, "text", step)
+    template = None if record is None else read_record(record.payload).template
+    if record is None or template is None:
         return
     st.subheader("Most common reasoning template", anchor=False)
     st.code(visible(template.text, 1000), language=None, wrap_lines=True)
     st.caption(
-        f"Step {near}: {percent(template.match_frac)} of the reasonings of the first turns "
+        f"Step {record.step}: {percent(template.match_frac)} of the reasonings of the first turns "
         f"share this template. {percent(template.coverage)} of its words are fixed. Slots hold:"
     )
     for number, slot in enumerate(template.fillers[:6], start=1):

@@ -35,7 +35,7 @@ from echoscope.diagnostics.measure.outcomes import shown_ks
 from echoscope.store.log.layout import shown_path
 from echoscope.store.query.database import quote
 from echoscope.store.query.listing import RunDetails, RunRow, row_status
-from echoscope.text.amounts import counted
+from echoscope.text.amounts import counted, listed
 
 PER_PAGE = 6
 """Groups."""
@@ -180,9 +180,7 @@ def summary(group: Group) -> str:
 
 
 def _named(rows: Sequence[Ranked]) -> str:
-    names = [f"{row.played.name} ({row.played.run_id})" for row in rows[:MAX_NAMED]]
-    more = f" and {len(rows) - MAX_NAMED} more" if len(rows) > MAX_NAMED else ""
-    return ", ".join(names) + more
+    return listed([f"{row.played.name} ({row.played.run_id})" for row in rows], MAX_NAMED)
 
 
 def _ks(group: Group) -> list[int]:

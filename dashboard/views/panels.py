@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -13,16 +14,17 @@ from streamlit.delta_generator import DeltaGenerator
 from echoscope.dashboard.charts import compare as drawn
 from echoscope.dashboard.charts import live as live_charts
 from echoscope.dashboard.charts import theme
+from echoscope.dashboard.charts.charts import line_spec
 from echoscope.dashboard.charts.curated import CHARTS, chart_curves, chart_keys, plain_chart
+from echoscope.dashboard.charts.parts import Spec
 from echoscope.dashboard.charts.run_figures import Controls
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data import sql as sql_box
-from echoscope.dashboard.data.cache import AnswerCache
 from echoscope.dashboard.data.comparing.series import drawn_axis
 from echoscope.dashboard.data.curves import AXES, Curve, step_axis
 from echoscope.dashboard.escaping import escape, visible
 from echoscope.dashboard.live import figures
-from echoscope.dashboard.live.refreshing import beat, guarded, problem
+from echoscope.dashboard.live.refreshing import beat, guarded
 from echoscope.dashboard.page import ui, url_state
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.web.settings import settings
@@ -44,7 +46,6 @@ _SPANS: Mapping[str, int] = {"third": 2, "half": 3, "full": 6}
 _PAGE_WIDTH = 260
 """Pixels of the picker of a page."""
 _KINDS = ("Metric", "Chart", "SQL")
-_answers = AnswerCache(max_entries=64)
 
 
 def draw(line: DeltaGenerator) -> None:
@@ -108,10 +109,7 @@ def _all(page: str, runs: Sequence[str], listed: Sequence[Panel], *, is_editing:
         zip(listed, cells, range(len(listed)), strict=True), key=lambda each: bool(each[0].sql)
     ):
         with cell:
-            try:
-                _panel(panel, runs, number)
-            except Problem as trouble:
-                problem(trouble)
+            guarded(partial(_panel, panel, runs, number))
             if is_editing:
                 _edit(page, panel, number, len(listed))
 
@@ -136,11 +134,13 @@ def _panel(panel: Panel, runs: Sequence[str], number: int) -> None:
         _query(panel, runs, widget_key)
         return
     look = Controls(axis=panel.x, smooth=panel.smooth, log_y=panel.log, height=panel.height)
-    spec = _of_one(panel, runs[0], look) if len(runs) == 1 else _of_several(panel, runs, look)
-    if spec is None:
+    spec, curves = (_of_one if len(runs) == 1 else _of_several)(panel, runs, look)
+    if not curves:
         where = "this run" if len(runs) == 1 else "these runs"
         st.caption(f"{plain(_title(panel))}: not measured in {where}.")
         return
+    if panel.clip:
+        spec = drawn.clipped(spec, curves, log_y=panel.log)
     figures.show(spec, _title(panel), key=widget_key, revision=f"{panel} {runs}")
 
 
@@ -151,19 +151,18 @@ def _title(panel: Panel) -> str:
     return chart.title if chart else metric(panel.metric or panel.chart or "").name
 
 
-def _of_one(panel: Panel, run: str, look: Controls) -> dict[str, Any] | None:
-    """With alarms and commands on it, as on the page Live."""
-    page = live_charts.snapshot(run, look)
+def _of_one(panel: Panel, runs: Sequence[str], look: Controls) -> tuple[Spec, list[Curve]]:
+    """With alarms and commands on it, as on the page Live; no curves where nothing was measured."""
+    page = live_charts.snapshot(runs[0], look)
     chart = page.chart(panel.metric or panel.chart or "")
     curves = [] if chart is None else page.curves(chart)
     if chart is None or not any(curve.has_values for curve in curves):
-        return None
-    spec = page.spec(replace(chart, title=_title(panel)), curves)
-    return drawn.clipped(spec, curves, log_y=panel.log) if panel.clip else spec
+        return {}, []
+    return page.spec(replace(chart, title=_title(panel)), curves), curves
 
 
-def _of_several(panel: Panel, runs: Sequence[str], look: Controls) -> dict[str, Any] | None:
-    """A colour a run."""
+def _of_several(panel: Panel, runs: Sequence[str], look: Controls) -> tuple[Spec, list[Curve]]:
+    """A colour a run, on one axis, on which the steps of curves are positions already."""
     key = panel.metric or panel.chart or ""
     chart = next((chart for chart in CHARTS if chart.name == key), None) or plain_chart(key)
     curves: list[Curve] = []
@@ -173,23 +172,14 @@ def _of_several(panel: Panel, runs: Sequence[str], look: Controls) -> dict[str, 
         keys = chart_keys([chart], run_keys)
         steps = queries.step_table(run)
         of_run = chart_curves(chart, queries.series(run, keys), steps, run_keys) if keys else []
-        curves += [
-            drawn.placed(
-                curve,
-                axes[run],
-                color=color,
-                name=run if len(of_run) == 1 else f"{run}: {curve.name}",
-            )
-            for curve in of_run
-            if curve.has_values
-        ]
-    if not curves:
-        return None
-    options = replace(look, has_legend=False)
-    axis = drawn_axis(axes, look.axis)
-    return drawn.panel_spec(
-        curves, axis, options, title=_title(panel), help=chart.help, clips=panel.clip
-    )
+        for curve in of_run:
+            name = run if len(of_run) == 1 else f"{run}: {curve.name}"
+            positions: Any = axes[run].at(curve.steps)
+            curves.append(replace(curve, steps=positions, color=color, name=name))
+    curves = [curve for curve in curves if curve.has_values]
+    options, axis = replace(look, has_legend=False), drawn_axis(axes, look.axis)
+    shown = curves[: drawn.MAX_CURVES]
+    return line_spec(shown, axis, options=options, title=_title(panel), help=chart.help), curves
 
 
 def _query(panel: Panel, runs: Sequence[str], place: str) -> None:
@@ -222,8 +212,8 @@ def _query(panel: Panel, runs: Sequence[str], place: str) -> None:
 
 def _answer(run: str, sql: str) -> BoundedAnswer:
     position = queries.position(run)
-    answer: BoundedAnswer = _answers.get(
-        (position[0], sql), position, lambda: sql_box.ask(run, sql)
+    answer: BoundedAnswer = queries.answers.get(
+        ("panel", position[0], sql), position, lambda: sql_box.ask(run, sql)
     )
     return answer
 

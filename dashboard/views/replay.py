@@ -263,7 +263,8 @@ def _trajectory(run_id: str, trajectory_id: str, answer: Listed, noted: EpisodeN
         with st.popover("Labels", key="replay_notes"):
             notes.editor(run_id, key, noted)
         with st.popover("Details", key="replay_details"):
-            st.html(_keys_html())
+            keys = "".join(f"<span><b>{escape(k)}</b> {escape(words)}</span>" for k, words in KEYS)
+            st.html(f'<div class="es-facts es-keys">{keys}</div>')
             panels.details(run_id, trajectory, outcome, chosen)
     if is_comparing and other is None:
         ui.empty("This episode has no sibling, and no other step has an episode of its prompt.")
@@ -296,11 +297,6 @@ def _next_step(by: int) -> None:
     near = [step for step in steps if (step > now if by > 0 else step < now)]
     if near:
         go(step=min(near) if by > 0 else max(near), **dict.fromkeys(LEFT_WITH_STEP))
-
-
-def _keys_html() -> str:
-    keys = "".join(f"<span><b>{escape(key)}</b> {escape(words)}</span>" for key, words in KEYS)
-    return f'<div class="es-facts es-keys">{keys}</div>'
 
 
 def _compare_button(is_comparing: bool) -> None:

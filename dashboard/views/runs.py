@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 import streamlit as st
@@ -103,17 +102,6 @@ def _beside(rows: Sequence[RunRow]) -> tuple[object, ...]:
     return bool(rows), broken
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """What of the runs a page shows."""
-
-    lines: tuple[Line, ...]
-    num_lines: int
-    """Runs or groups of all pages."""
-    page: int
-    num_pages: int
-
-
 def _list(runs: RootRuns) -> bool:
     """Draw the runs that match; whether more is to come of what is shown."""
     state.keep_address()
@@ -125,24 +113,24 @@ def _list(runs: RootRuns) -> bool:
     _progress(num_unread, num_unjudged, len(rows))
     try:
         hits = table.filtered(asked.filter)
-        listed = _listed(table, hits, asked)
+        lines, num_lines = _lines(table, hits, asked)
     except Problem as problem:
         ui.empty(f"{problem.text} {problem.advice}".strip())
         return num_unread > 0
     if not hits:
         ui.empty("No run matches the filter.")
         return num_unread > 0
-    page_rows = [table.rows[n] for line in listed.lines for n in line.rows[:PER_PAGE]]
+    page_rows = [table.rows[n] for line in lines for n in line.rows[:PER_PAGE]]
     num_coming = num_unread + runs.facts.want_standings(page_rows, Urgency.SHOWN_VERDICT)
     beside = st.columns([9, 5], gap="small") if asked.curves else [st.container()]
     with beside[0]:
-        opened = run_table.draw(table, listed.lines, asked)
-        _footer(listed, len(hits), len(rows), is_grouped=bool(asked.groups))
+        opened = run_table.draw(table, lines, asked)
+        _footer(num_lines, len(hits), len(rows), is_grouped=bool(asked.groups))
     if asked.curves:
         with beside[1]:
-            num_coming += curves.draw(runs.facts, table, listed.lines, asked, len(hits))
+            num_coming += curves.draw(runs.facts, table, lines, asked, len(hits))
     with beside[-1]:  # in sight, and nothing moves when a run is ticked
-        actions.draw(table, hits, [n for line in listed.lines for n in line.rows])
+        actions.draw(table, hits, [n for line in lines for n in line.rows])
     if opened:
         row = next(row for row in rows if row.run_id == opened)
         st.switch_page(links.script(actions.pages_of(row)[0]), query_params={"run": opened})
@@ -154,8 +142,8 @@ def _judge(runs: RootRuns, table: RunsTable, asked: state.Asked) -> int:
     names = {asked.order.removeprefix("-"), *asked.groups}
     if is_condition(asked.filter):
         try:
-            condition = parsed_condition(asked.filter, table.column)
-            names |= {column.name for column in condition.columns}
+            _, columns = parsed_condition(asked.filter, table.column)
+            names |= {column.name for column in columns}
         except Problem:  # said where the table would stand
             return 0
     return runs.facts.want_standings(table.rows) if names & OF_VERDICTS else 0
@@ -178,8 +166,15 @@ def _progress(num_unread: int, num_unjudged: int, num_runs: int) -> None:
         )
 
 
-def _listed(table: RunsTable, hits: Sequence[int], asked: state.Asked) -> Listed:
-    """The lines of the page that the address names."""
+def _page(num_lines: int) -> tuple[int, int]:
+    """The page that the address names, and how many there are."""
+    num_pages = max(1, -(-num_lines // PER_PAGE))
+    text = st.query_params.get("page", "1")
+    return min(max(int(text) if text.isdecimal() and len(text) < 9 else 1, 1), num_pages), num_pages
+
+
+def _lines(table: RunsTable, hits: Sequence[int], asked: state.Asked) -> tuple[Sequence[Line], int]:
+    """The lines of the page that the address names; and the runs or groups of all pages."""
     ranked = table.sorted(hits, asked.order)
     groups: list[Group] = []
     if asked.groups:
@@ -187,15 +182,11 @@ def _listed(table: RunsTable, hits: Sequence[int], asked: state.Asked) -> Listed
         ranked = [n for n in ranked if table.facts[n] is not None]
         groups = ordered(table, grouped(table, ranked, asked.groups), asked.order)
     count = len(groups) if asked.groups else len(ranked)
-    num_pages = max(1, -(-count // PER_PAGE))
-    text = st.query_params.get("page", "1")
-    page = min(max(int(text) if text.isdecimal() and len(text) < 9 else 1, 1), num_pages)
+    page, _ = _page(count)
     part = slice((page - 1) * PER_PAGE, page * PER_PAGE)
     if asked.groups:
-        lines = _group_lines(table, groups[part], asked)
-    else:
-        lines = _run_lines(table, ranked[part])
-    return Listed(lines=tuple(lines), num_lines=count, page=page, num_pages=num_pages)
+        return _group_lines(table, groups[part], asked), count
+    return _run_lines(table, ranked[part]), count
 
 
 def _run_lines(table: RunsTable, places: Sequence[int]) -> list[Line]:
@@ -242,17 +233,16 @@ def _group_lines(table: RunsTable, groups: Sequence[Group], asked: state.Asked) 
     return lines
 
 
-def _footer(listed: Listed, num_hits: int, num_runs: int, *, is_grouped: bool) -> None:
+def _footer(num_lines: int, num_hits: int, num_runs: int, *, is_grouped: bool) -> None:
     """How many there are, and the pages."""
+    page, num_pages = _page(num_lines)
     with st.container(horizontal=True, vertical_alignment="center"):
-        if listed.num_pages > 1:
+        if num_pages > 1:
             key = "_runs_page"
-            st.session_state[key] = listed.page
-            st.pagination(
-                listed.num_pages, key=key, on_change=lambda: go(page=st.session_state[key])
-            )
+            st.session_state[key] = page
+            st.pagination(num_pages, key=key, on_change=lambda: go(page=st.session_state[key]))
         runs = f"{num_hits:,} of {num_runs:,} runs" if num_hits < num_runs else f"{num_runs:,} runs"
-        st.caption(f"{listed.num_lines:,} groups of {runs}" if is_grouped else runs)
+        st.caption(f"{num_lines:,} groups of {runs}" if is_grouped else runs)
         st.caption("Click a name to open it, a heading to sort. Tick to compare, tag, pin or note.")
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import streamlit as st
 
 from echoscope.dashboard.charts import live as live_charts
-from echoscope.dashboard.charts.curated import Chart, Line
-from echoscope.dashboard.charts.system import phase_colors, phases_spec, waits_spec
+from echoscope.dashboard.charts.curated import Line, plain_chart
+from echoscope.dashboard.charts.system import phase_colors, shares_spec
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.curves import describe
 from echoscope.dashboard.data.progress import (
@@ -21,8 +22,7 @@ from echoscope.dashboard.data.progress import (
     WAITS,
     Shares,
     engines_words,
-    phases,
-    waits,
+    shares,
 )
 from echoscope.dashboard.escaping import escape
 from echoscope.dashboard.labels import number_words
@@ -49,15 +49,16 @@ def _shares(run_id: str) -> None:
     """Of the last steps, as bars: the phases, then who waited during the collection."""
     since = queries.info(run_id).last_step - NUM_STEPS
     means = queries.table(run_id, MEANS, [(STEP, COLLECTION, *PHASES, *WAITS), since])
-    parts, waiting = phases(means), waits(means)
+    parts, waiting = shares(means, STEP, PHASES), shares(means, COLLECTION, WAITS)
     if parts is None:
         ui.empty("No step of this run says how long it took, so there is nothing to divide.")
         return
-    _heading(f"Phases of a step: {number_words(parts.total)} s", parts, phase_colors(parts))
-    figures.show(phases_spec(parts), _words("Phases of a step", parts), key="phases")
+    colors = phase_colors(parts)
+    _heading(f"Phases of a step: {number_words(parts.total)} s", parts, colors)
+    figures.show(shares_spec(parts, colors), _words("Phases of a step", parts), key="phases")
     if waiting is not None:
         _heading(f"Waiting, of {number_words(waiting.total)} s of collection", waiting, {})
-        figures.show(waits_spec(waiting), _words("Waiting", waiting), key="waits")
+        figures.show(shares_spec(waiting, {}), _words("Waiting", waiting), key="waits")
     engines_note = engines_words(queries.info(run_id).config)
     if engines_note:
         st.caption(plain(engines_note, 400))
@@ -92,10 +93,9 @@ def _gpus(run_id: str) -> None:
     if not of:
         return
     charts = [
-        Chart(
+        replace(
+            plain_chart(lines[0].key),
             name=what,
-            title=metric(lines[0].key).name,
-            help=metric(lines[0].key).help,
             lines=tuple(sorted(lines, key=lambda line: int(line.name[4:]))),
         )
         for what, lines in of.items()
@@ -120,18 +120,13 @@ def _machine(run_id: str) -> None:
 
 
 def _keys(known: Sequence[str]) -> list[str]:
-    """Of the machine first, then speed, then waiting."""
+    """Of the machine first, as the catalogue lists them, then speed, then waiting."""
+    places = {key: place for place, key in enumerate(LISTED)}
     listed = [key for prefix in PREFIXES for key in known if key.startswith(prefix)]
     machine = [k for k in listed if k.startswith(PREFIXES[0]) and not _GPU.fullmatch(k)]
-    machine.sort(key=_place)
+    machine.sort(key=lambda key: places.get(metric(key).key, len(places)))
     others = [key for key in listed if not key.startswith(PREFIXES[0])]
     return [*machine, *(key for key in SPEED if key in known), *others]
-
-
-def _place(key: str) -> int:
-    """Where the catalogue lists a metric."""
-    listed = list(LISTED)
-    return listed.index(metric(key).key) if metric(key).key in LISTED else len(listed)
 
 
 ui.run_frame("System", draw)

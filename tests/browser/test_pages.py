@@ -30,7 +30,7 @@ def test_a_page_is_drawn_in_both_widths(name: str, dashboard: DashboardProcess, 
         page.set_viewport_size({"width": width, "height": height})
         path = "" if name == "runs" else name
         visit(page, f"{dashboard.url}/{path}?run=tiny&runs=tiny")
-        assert page.locator("h1").first.inner_text() == links.PAGES[name][0]
+        assert page.locator("h1").first.inner_text() == links.PAGES[name]
         assert page.locator("[data-testid=stException]").count() == 0
         overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.evaluate(overflow) <= 0

@@ -155,14 +155,13 @@ def setting_table(
     groups: Sequence[RunGroup], settings: Mapping[str, Settings], keys: Sequence[str]
 ) -> pd.DataFrame:
     """Settings of groups: one row a setting, one column a group, with all values of its runs."""
-    rows = []
-    for key in keys:
-        row = {"setting": key}
-        for group in groups:
-            values = dict.fromkeys(settings[run].get(key, MISSING) for run in group.runs)
-            row[group.name] = " or ".join(sorted(values, key=in_order))[:MAX_VALUE_CHARS]
-        rows.append(row)
-    return pd.DataFrame(rows, columns=["setting", *(group.name for group in groups)])
+
+    def words(key: str, group: RunGroup) -> str:
+        values = {settings[run].get(key, MISSING) for run in group.runs}
+        return " or ".join(sorted(values, key=in_order))[:MAX_VALUE_CHARS]
+
+    cells = {group.name: [words(key, group) for key in keys] for group in groups}
+    return pd.DataFrame({"setting": keys, **cells})
 
 
 def equal_settings(settings: Mapping[str, Settings]) -> pd.DataFrame:

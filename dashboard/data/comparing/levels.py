@@ -68,11 +68,6 @@ class Level:
     """Those with a value."""
 
     @property
-    def is_of_one_run(self) -> bool:
-        """The interval is over its tasks, or over stretches of its steps."""
-        return len(self.runs) == 1
-
-    @property
     def num_points(self) -> int:
         return sum(run.num_points for run in self.runs)
 
@@ -193,7 +188,7 @@ def share_estimate(shares: Sequence[float], trials: Trials) -> Estimate:
     (0.967, True)
     """
     means = np.asarray(shares, np.float64).reshape(-1, 1)
-    mean, low, high, _ = share_bands(means, trials)
+    mean, low, high = share_bands(means, trials)
     return Estimate(value=float(mean[0]), low=float(low[0]), high=float(high[0]))
 
 
@@ -207,8 +202,8 @@ class Trials:
     """Episodes or tasks; otherwise only measured values, each of which is one trial at least."""
 
 
-Bands = tuple[FloatArray64, FloatArray64, FloatArray64, NDArray[np.int64]]
-"""Mean, lower end, upper end and number of runs at each step, all (S,)."""
+Bands = tuple[FloatArray64, FloatArray64, FloatArray64]
+"""Mean, lower end and upper end at each step, all (S,)."""
 
 
 def share_bands(shares_RS: FloatArray64, trials: Trials) -> Bands:
@@ -230,14 +225,14 @@ def share_bands(shares_RS: FloatArray64, trials: Trials) -> Bands:
     effective = np.clip(effective, num, most if trials.is_known else np.inf)
     low, high = wilson_interval(mean, effective, z=_t(num))
     alone = num < 2
-    return mean, np.where(alone, np.nan, low), np.where(alone, np.nan, high), num
+    return mean, np.where(alone, np.nan, low), np.where(alone, np.nan, high)
 
 
 def mean_bands(values_RS: FloatArray64) -> Bands:
     """Means over runs with Student's interval; no interval where only one run has a value."""
     mean, variance, num = _moments(values_RS)
     half = np.where(num > 1, _t(num) * np.sqrt(variance / np.maximum(num, 1)), np.nan)
-    return mean, mean - half, mean + half, num
+    return mean, mean - half, mean + half
 
 
 def _moments(values_RS: FloatArray64) -> tuple[FloatArray64, FloatArray64, NDArray[np.int64]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -32,22 +32,13 @@ _EPISODES = "(episodes)"
 """In place of a key: training episodes of a range of steps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MeanCurve(Curve):
-    """The mean of one metric over the runs of a group."""
-
-    num_runs: NDArray[np.int64]
-    """(N,) runs that have a value there."""
-    of_runs: int
-
-
 def bucket_width(last_step: int) -> int:
     """Steps that are averaged to one point of a curve.
 
     >>> bucket_width(40), bucket_width(399), bucket_width(100_000)
     (1, 1, 251)
     """
-    return last_step // MAX_BUCKETS + 1
+    return max(last_step, 0) // MAX_BUCKETS + 1
 
 
 @queries.kept
@@ -86,7 +77,7 @@ def mean_curve(
     width: int,
     smooth: float,
     color: str,
-) -> MeanCurve:
+) -> Curve:
     """One metric of a group: mean over its runs, with the 95 % interval of that mean.
 
     Each run is smoothed before the mean is taken, so that the band is that of the smoothed curves.
@@ -107,22 +98,26 @@ def mean_curve(
         values_RS = np.array([smoothed(values_S, smooth) for values_S in values_RS])
     if metric(key).unit == SHARE and not ((values_RS < 0) | (values_RS > 1)).any():
         trials = _curve_trials(key, table, buckets, points_S)
-        mean, low, high, num = share_bands(values_RS, trials)
+        mean, low, high = share_bands(values_RS, trials)
     else:
-        mean, low, high, num = mean_bands(values_RS)
+        mean, low, high = mean_bands(values_RS)
     steps = np.asarray(buckets * width + (width - 1) / 2, np.float64)
-    return MeanCurve(
+    positions = _positions(steps, [axes[run] for run in group.runs], values_RS)
+    num_runs = np.isfinite(values_RS).sum(axis=0).tolist()
+    return Curve(
         key=key,
         name=group.name,
         unit=metric(key).unit,
-        steps=_positions(steps, [axes[run] for run in group.runs], values_RS),
+        steps=positions,
         values=mean,
         low=low if np.isfinite(low).any() else None,
         high=high if np.isfinite(high).any() else None,
         color=color,
-        num_runs=num,
-        of_runs=len(group.runs),
         is_line=is_line,
+        notes={
+            at: f"{num} of {len(group.runs)} runs"
+            for at, num in zip(positions.tolist(), num_runs, strict=True)
+        },
     )
 
 

@@ -11,6 +11,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from echoscope.diagnostics.catalogue import metric
@@ -58,6 +59,8 @@ def _run(name: str, label: str, help: str, kind: Kind = "text") -> Column:
     return Column(name=name, label=label, source="run", kind=kind, help=help)
 
 
+_success = partial(Column, source="metric", kind="number", unit=SHARE)
+
 OF_EVERY_RUN: Mapping[str, Column] = {
     column.name: column
     for column in (
@@ -70,22 +73,16 @@ OF_EVERY_RUN: Mapping[str, Column] = {
         _run("problem", "Problem", "The most serious problem that the verdict names."),
         _run("step", "Step", "The last step that is stored.", "number"),
         _run("steps", "of", "Planned number of steps.", "number"),
-        Column(
+        _success(
             name="success",
             label="Training success",
-            source="metric",
-            kind="number",
-            unit=SHARE,
             key=SUCCESS,
             help="Share of the training episodes that succeed, at the last step. It is noisy: "
             "recent(success) is the mean of the last 10 steps.",
         ),
-        Column(
+        _success(
             name="eval_success",
             label="Evaluation success",
-            source="metric",
-            kind="number",
-            unit=SHARE,
             key=EVALUATED,
             help="Share of the fixed evaluation tasks that are solved, at the last evaluation.",
         ),

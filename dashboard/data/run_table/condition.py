@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import duckdb
@@ -69,15 +68,6 @@ _LITERAL = re.compile(r"'(?:[^']|'')*'")
 Resolve = Callable[[str], Column]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """A condition whose names are resolved."""
-
-    sql: str
-    columns: tuple[Column, ...]
-    """Those that it reads, each as `c0`, `c1`, ... in `sql`."""
-
-
 def is_condition(text: str) -> bool:
     """Whether a filter is meant as a condition: it compares something.
 
@@ -87,8 +77,11 @@ def is_condition(text: str) -> bool:
     return _SIGNS.search(_LITERAL.sub("''", text)) is not None
 
 
-def parsed_condition(text: str, resolve: Resolve) -> Condition:
-    """A condition, checked: every name is a column and every part is allowed.
+def parsed_condition(text: str, resolve: Resolve) -> tuple[str, tuple[Column, ...]]:
+    """A condition as SQL, checked: every name is a column and every part is allowed.
+
+    Returns:
+        The SQL, and the columns that it reads, as `c0`, `c1`, ... in it.
 
     Raises:
         Problem: a name that does not exist, a part that is not allowed, or no condition at all; one
@@ -105,7 +98,7 @@ def parsed_condition(text: str, resolve: Resolve) -> Condition:
     if len(nodes) != 1 or len(nodes[0]["select_list"]) != 1:
         raise Problem(_not_one(text, "it holds more than one"))
     _check(nodes[0], {alias for alias, _ in columns.values()})
-    return Condition(sql=sql, columns=tuple(column for _, column in columns.values()))
+    return sql, tuple(column for _, column in columns.values())
 
 
 def _tokens(text: str, columns: dict[str, tuple[str, Column]], resolve: Resolve) -> Iterator[str]:
@@ -167,16 +160,17 @@ def _require(is_allowed: bool, what: str) -> None:
         )
 
 
-def holds(condition: Condition, table: pa.Table) -> list[bool]:
+def holds(condition: str, columns: Sequence[Column], table: pa.Table) -> list[bool]:
     """For which rows a condition holds; unknown counts as no.
 
     Args:
-        table: A column `c0`, `c1`, ... for each of the condition's, in its order.
+        condition, columns: What `parsed_condition` gives.
+        table: A column `c0`, `c1`, ... for each of `columns`, in their order.
 
     Raises:
         Problem: the values do not fit the condition, or it takes too long; one sentence.
     """
-    sql = f"SELECT coalesce((\n{condition.sql}\n)::BOOLEAN, false) FROM {_TABLE}"
+    sql = f"SELECT coalesce((\n{condition}\n)::BOOLEAN, false) FROM {_TABLE}"
     with empty_database() as connection:
         connection.register(_TABLE, table)
         timer = threading.Timer(SECONDS, connection.interrupt)
@@ -186,7 +180,7 @@ def holds(condition: Condition, table: pa.Table) -> list[bool]:
         except duckdb.InterruptException as error:
             raise Problem(f"the filter takes longer than {SECONDS:g} seconds") from error
         except duckdb.Error as error:
-            raise Problem(_unfit(one_line(error), condition.columns)) from error
+            raise Problem(_unfit(one_line(error), columns)) from error
         finally:
             timer.cancel()
             connection.unregister(_TABLE)

@@ -12,27 +12,23 @@ from echoscope.store.reader import open_run
 
 from ...page.problems import Problem
 from .. import queries
-from ..cache import AnswerCache
 from ..comparing.series import bucket_means
 from ..curves import tasks_key
 from .columns import EVALUATED
 from .facts import Facts, Urgency, mark_of
 from .table import evaluation_key
 
-MAX_POINTS = 400
-"""Of one curve: more steps are means of equal ranges."""
 MAX_READ = 1_000
 """Runs of all groups of a chart together; more would be read for a minute."""
-_curves = AnswerCache(max_entries=4_000)
 
 
 def latest_means(known: Facts, row: RunRow, key: str, width: int) -> pd.DataFrame | None:
     """What `bucket_means` gave of a run last; None where it is still to be read."""
-    request, mark = (row.path, key, width), mark_of(row)
-    kept = _curves.latest(request)
+    request, mark = ("curve", row.path, key, width), mark_of(row)
+    kept = queries.answers.latest(request)
     if kept is None or kept.position != mark:
-        read = partial(_curves.get, request, mark, partial(_read, known, row, key, width))
-        known.submit(Urgency.CURVE, ("curve", *request), read)
+        read = partial(queries.answers.get, request, mark, partial(_read, known, row, key, width))
+        known.submit(Urgency.CURVE, request, read)
     means: pd.DataFrame | None = kept.value if kept else None
     return means
 
@@ -80,9 +76,3 @@ def evenly(members: Sequence[int], most: int) -> list[int]:
     if len(members) <= most:
         return [*members]
     return [members[(2 * n + 1) * len(members) // (2 * most)] for n in range(most)]
-
-
-def width_of(rows: Sequence[RunRow]) -> int:
-    """Steps whose mean is one point, so that the longest of some runs has at most MAX_POINTS."""
-    longest = max((row.last_step for row in rows), default=0) + 1
-    return max(1, -(-longest // MAX_POINTS))

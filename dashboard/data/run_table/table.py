@@ -28,7 +28,7 @@ from echoscope.store.status import Origin, after_step
 from ...page.problems import Problem
 from ...words import setting_words
 from ..comparing.groups import settings_of
-from ..curves import tasks_key
+from ..curves import success_keys, tasks_key
 from .columns import EVALUATED, OF_EVERY_RUN, Catalogue, Column
 from .condition import holds, is_condition, parsed_condition
 from .facts import RunFacts, Standing
@@ -156,15 +156,15 @@ class RunsTable:
         return (numbers | {"max": summary.high, "min": summary.low})[column.stat]
 
     def _held(self, text: str) -> list[int]:
-        condition = parsed_condition(text, self.column)
+        condition, read = parsed_condition(text, self.column)
         if not self.rows:
             return []
         columns = {
             f"c{n}": _arrow(self.column(column.name), self.values(column.name))
-            for n, column in enumerate(condition.columns)
+            for n, column in enumerate(read)
         }
         table = pa.table(columns or {"c0": pa.nulls(len(self.rows))})
-        return [n for n, is_held in enumerate(holds(condition, table)) if is_held]
+        return [n for n, is_held in enumerate(holds(condition, read, table)) if is_held]
 
     def _named(self, text: str) -> list[int]:
         lower = text.lower()
@@ -191,10 +191,8 @@ def _key_of(summary: RunSummary, key: str) -> str:
 @functools.lru_cache(maxsize=256)
 def evaluation_key(metrics: tuple[str, ...]) -> str:
     """The metric that is a run's success on its fixed tasks; empty where several may be meant."""
-    keys = [key for key in metrics if key.startswith("eval/") and key.endswith("/success_rate")]
-    return next(
-        (k for k in keys if k == "eval/all/success_rate"), keys[0] if len(keys) == 1 else ""
-    )
+    keys = success_keys(metrics, ("eval/",))
+    return keys[0] if len(keys) == 1 else ""
 
 
 def typed(values: Values) -> tuple[Values, Any]:

@@ -84,8 +84,7 @@ def draw(table: RunsTable, hits: Sequence[int], page_rows: Sequence[int]) -> Non
 def _of_first(page: str, ids: Sequence[str], most: int) -> None:
     """A link to a page about some runs, which says of how many of them it is."""
     part = f" {most:,} of {len(ids):,}" if len(ids) > most else ""
-    title, _ = links.PAGES[page]
-    links.link(f"{title}{part}", page, runs=",".join(ids[:most]), run=ids[0])
+    links.link(f"{links.PAGES[page]}{part}", page, runs=",".join(ids[:most]), run=ids[0])
 
 
 def _tick_all(run_ids: Sequence[str]) -> None:

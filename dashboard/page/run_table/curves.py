@@ -10,9 +10,9 @@ import streamlit as st
 
 from echoscope.dashboard.charts.compare import curves_spec
 from echoscope.dashboard.data.comparing.groups import RunGroup
-from echoscope.dashboard.data.comparing.series import mean_curve
+from echoscope.dashboard.data.comparing.series import bucket_width, mean_curve
 from echoscope.dashboard.data.curves import AS_STEPS, Curve, describe
-from echoscope.dashboard.data.run_table.curves import evenly, latest_means, members_each, width_of
+from echoscope.dashboard.data.run_table.curves import evenly, latest_means, members_each
 from echoscope.dashboard.data.run_table.facts import Facts
 from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.diagnostics.catalogue import metric
@@ -37,7 +37,8 @@ def draw(
     of_page = [line for line in lines if line.colour]
     drawn_lines = [line for line in of_page if asked.draws(line.digest)]
     most = members_each([len(line.rows) for line in drawn_lines])
-    width = width_of([table.rows[n] for line in drawn_lines for n in line.rows])
+    of_lines = [table.rows[n] for line in drawn_lines for n in line.rows]
+    width = bucket_width(max((row.last_step for row in of_lines), default=0))
     num_runs, num_missing = 0, 0
     for key in asked.curves:
         curves = []

@@ -179,13 +179,10 @@ def ticked() -> tuple[str, ...]:
 
 
 def tick(run_ids: Iterable[str], *, is_on: bool) -> None:
-    now = dict.fromkeys(ticked())
-    for run_id in run_ids:
-        if is_on:
-            now[run_id] = None
-        else:
-            now.pop(run_id, None)
-    st.session_state[TICKED] = tuple(now)
+    given = dict.fromkeys(run_ids)
+    others = [run_id for run_id in ticked() if run_id not in given]
+    now = [*ticked(), *given] if is_on else others
+    st.session_state[TICKED] = tuple(dict.fromkeys(now))
 
 
 def untick_all() -> None:

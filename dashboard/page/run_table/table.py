@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
@@ -106,11 +107,7 @@ def _config(
     key: str,
 ) -> dict[str, Any]:
     def button(label: str, of: str, clicked: Any, **looks: Any) -> Any:
-        click_key = f"{key}:{of}"
-        return st.column_config.ButtonColumn(
-            label, type="tertiary", pinned=True, key=click_key,
-            on_click=lambda: clicked(lines[st.session_state[click_key]["row"]]), **looks,
-        )  # fmt: skip
+        return ui.button_column(label, f"{key}:{of}", lines, clicked, pinned=True, **looks)
 
     def opened(line: Line) -> None:
         if line.kind == "group":
@@ -232,9 +229,9 @@ def _group_cell(column: Column, values: Sequence[Any], num_tasks: Sequence[float
 def _mean_history(histories: Sequence[Sequence[float]]) -> list[float]:
     """The mean of sparklines of one length; else none, rather than one that never was."""
     known = [history for history in histories if history]
-    if not known or len({len(history) for history in known}) > 1:
-        return []
-    return [sum(points) / len(points) for points in zip(*known, strict=True)]
+    is_of_one_length = len({len(history) for history in known}) == 1
+    means: list[float] = np.mean(known, axis=0).tolist() if is_of_one_length else []
+    return means
 
 
 def _run_cell(table: RunsTable, column: Column, n: int, value: Any) -> Any:

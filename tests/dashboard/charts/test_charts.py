@@ -132,7 +132,7 @@ def test_the_clock_is_this_machine_s() -> None:
 
 def test_a_curve_has_the_interval_that_the_run_stored() -> None:
     data = long_table(a__x=[1.0, 2.0], a__x_low=[0.5, np.nan], a__x_high=[1.5, np.nan])
-    found = curve(data, "a/x", low_key="a/x_low", high_key="a/x_high")
+    found = curve(data, "a/x", has_interval=True)
     assert found.values.tolist() == [1.0, 2.0]
     assert found.low is not None
     assert found.high is not None
@@ -141,7 +141,7 @@ def test_a_curve_has_the_interval_that_the_run_stored() -> None:
 
 
 def test_a_curve_without_a_stored_interval_has_none() -> None:
-    assert curve(long_table(a__x=[1.0]), "a/x", low_key="a/x_low", high_key="b").low is None
+    assert curve(long_table(a__x=[1.0]), "a/x", has_interval=True).low is None
 
 
 def test_a_metric_that_was_never_logged_is_an_empty_curve() -> None:

@@ -8,23 +8,32 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from echoscope.dashboard.charts.compare import PALETTE, answer_spec, colors, without_outliers
+from echoscope.dashboard.charts.compare import PALETTE, answer_spec, clipped, colors
+from echoscope.dashboard.data.curves import Curve
+
+
+def clip(values: list[float], *, log_y: bool = False) -> tuple[list[float] | None, str]:
+    """The range of the figure, and its title."""
+    drawn = Curve(key="x", name="x", steps=np.arange(len(values)), values=np.array(values))
+    figure = {"data": [], "layout": {"yaxis": {}, "annotations": [{"text": "Title"}]}}
+    layout = clipped(figure, [drawn], log_y=log_y)["layout"]
+    return layout["yaxis"].get("range"), layout["annotations"][0]["text"]
 
 
 def test_one_spike_lies_outside_of_the_scale_and_is_counted() -> None:
-    values = np.array([1.0, 1.1, 0.9, 1.0, 1.2, 0.8, 250.0, np.nan])
-    limits, num_outside = without_outliers(values)
-    assert num_outside == 1
-    assert limits == pytest.approx((0.78, 1.22))
-    logs, num_outside = without_outliers(values, log_y=True)
-    assert num_outside == 1
+    values = [1.0, 1.1, 0.9, 1.0, 1.2, 0.8, 250.0, np.nan]
+    limits, title = clip(values)
+    assert "1 outside" in title
+    assert limits == pytest.approx([0.78, 1.22])
+    logs, title = clip(values, log_y=True)
+    assert "1 outside" in title
     assert logs is not None
     assert 10 ** logs[1] < 1.3
 
 
 def test_values_without_outliers_keep_the_usual_scale() -> None:
-    assert without_outliers(np.arange(20.0)) == (None, 0)
-    assert without_outliers(np.array([1.0, 900.0])) == (None, 0)
+    assert clip(np.arange(20.0).tolist()) == (None, "Title")
+    assert clip([1.0, 900.0]) == (None, "Title")
 
 
 def spec(frames: dict[str, pd.DataFrame]) -> dict:

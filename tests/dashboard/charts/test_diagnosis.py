@@ -9,42 +9,37 @@ import plotly.graph_objects as go
 from echoscope.dashboard.charts.diagnosis import (
     gradient_bars,
     group_map,
-    information_curve,
+    information_figure,
     regime_plane,
 )
 from echoscope.dashboard.data import diagnosis as diagnosis_data
-from echoscope.dashboard.data.diagnosis import FamilyInformation, RegimePath
+from echoscope.store.records import FloatArray64
 
-
-def path() -> RegimePath:
-    return RegimePath(
-        points=pd.DataFrame(
-            {
-                "step": [1, 9],
-                "entropy": [2.0, 1.8],
-                "entropy_low": [1.9, 1.7],
-                "entropy_high": [2.1, 1.9],
-                "dependence": [0.8, 0.05],
-                "dependence_low": [0.7, 0.0],
-                "dependence_high": [0.9, 0.1],
-                "regime": ["undetermined", "template_collapse"],
-            }
-        ),
-        entropy_border=0.5,
-        dependence_border=0.2,
-    )
+POINTS = pd.DataFrame(
+    {
+        "step": [1, 9],
+        "entropy": [2.0, 1.8],
+        "entropy_low": [1.9, 1.7],
+        "entropy_high": [2.1, 1.9],
+        "dependence": [0.8, 0.05],
+        "dependence_low": [0.7, 0.0],
+        "dependence_high": [0.9, 0.1],
+        "regime": ["undetermined", "template_collapse"],
+    }
+)
+BORDERS = (0.5, 0.2)
 
 
 def test_the_plane_marks_the_last_measurement_unless_another_is_selected() -> None:
-    last = go.Figure(regime_plane(path())).data[-1]
+    last = go.Figure(regime_plane(POINTS, BORDERS)).data[-1]
     assert (last.x[0], last.y[0]) == (1.8, 0.05)
     assert last.error_y.array[0] == 0.05
-    first = go.Figure(regime_plane(path(), selected=2)).data[-1]
+    first = go.Figure(regime_plane(POINTS, BORDERS, selected=2)).data[-1]
     assert (first.x[0], first.y[0]) == (2.0, 0.8)
 
 
 def test_the_plane_has_the_four_regimes_behind_it() -> None:
-    words = {note.text for note in go.Figure(regime_plane(path())).layout.annotations}
+    words = {note.text for note in go.Figure(regime_plane(POINTS, BORDERS)).layout.annotations}
     assert words == {
         "diverse reasoning",
         "template collapse",
@@ -53,29 +48,20 @@ def test_the_plane_has_the_four_regimes_behind_it() -> None:
     }
 
 
-def family(**changes: object) -> FamilyInformation:
-    known = {
-        "family": "first_turn",
-        "curve_k": np.array([1.0, 2.0, 4.0]),
-        "curve": np.array([0.0, 0.5, 1.5]),
-    }
-    return FamilyInformation(**(known | changes))  # type: ignore[arg-type]
+CURVES: dict[str, tuple[FloatArray64, FloatArray64]] = {
+    "first_turn": (np.array([1.0, 2.0, 4.0]), np.array([0.0, 0.5, 1.5]))
+}
 
 
 def test_the_curve_has_its_ceiling_and_where_the_prompt_can_be_told() -> None:
-    figure = information_curve(
-        [family()],
+    figure = information_figure(
+        CURVES,
         {"info/first_turn/num_prompts": 8.0, "info/first_turn/identification_length": 3.0},
     )
     curve, ceiling, mark = go.Figure(figure).data
     assert list(curve.y) == [0.0, 0.5, 1.5]
     assert list(ceiling.y) == [np.log(8)] * 2
     assert (mark.x[0], mark.y[0]) == (3.0, 1.0)
-
-
-def test_an_empty_curve_is_drawn_as_nothing() -> None:
-    empty = family(curve_k=np.zeros(0), curve=np.zeros(0))
-    assert len(information_curve([empty], {})["data"][0]["x"]) == 0
 
 
 def test_every_group_is_in_the_map_once() -> None:
@@ -104,6 +90,6 @@ def test_bars_leave_out_the_total() -> None:
 
 def test_legends_grow_away_from_the_curves() -> None:
     """Held at its top above the plot, a legend of two rows covered the curves on a phone."""
-    legend = go.Figure(information_curve([family()], {})).layout.legend
+    legend = go.Figure(information_figure(CURVES, {})).layout.legend
     assert (legend.orientation, legend.yanchor) == ("h", "bottom")
     assert legend.y >= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,11 +61,17 @@ def test_words_without_a_colour_of_their_own_are_readable_on_both_pages() -> Non
     assert all(contrast(color, LIGHT) >= 4.5 for color in light)
 
 
+def sent_layout(figure: dict[str, Any]) -> dict[str, Any]:
+    _, spec = figures.sent(figure, alt="a figure", name="figure").decode().split("\n")
+    layout: dict[str, Any] = json.loads(spec)["layout"]
+    return layout
+
+
 def test_a_figure_brings_the_colours_of_its_words_for_both_pages() -> None:
     note = {"text": "a", "font": {"color": theme.SERIES[3], "size": 11}}
     trace = {"type": "scatter", "textfont": {"color": theme.SERIES[1]}}
     layout = {"annotations": [note, {"text": "b"}, {"text": "c", "font": {"size": 9}}]}
-    spec = json.loads(figures.drawing({"data": [trace, {}], "layout": layout}).spec)
     colors = (theme.SERIES[1], theme.SERIES[3])
-    assert spec["layout"]["meta"]["words"] == {c: list(theme.as_text(c)) for c in colors}
-    assert "meta" not in json.loads(figures.drawing({"data": [], "layout": {}}).spec)["layout"]
+    meta = sent_layout({"data": [trace, {}], "layout": layout})["meta"]
+    assert meta["words"] == {c: list(theme.as_text(c)) for c in colors}
+    assert "meta" not in sent_layout({"data": [], "layout": {}})

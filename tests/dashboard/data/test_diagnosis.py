@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
+from typing import Any, cast
 
+import duckdb
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from echoscope.dashboard.data.diagnosis import (
-    families_of,
     gradient_table,
     group_grid,
+    information_curves,
     regime_path,
 )
 from echoscope.diagnostics.measure.text.report import read_record
 from echoscope.diagnostics.measure.text.templates import Template
+from echoscope.store.reader import RunReader
 from echoscope.store.records import DiagnosticRecord
 
 
@@ -44,17 +49,18 @@ def test_the_path_holds_every_measurement_with_its_interval_and_regime() -> None
     """Start 2.0 nats and best 0.8: the borders are a quarter of each."""
     path = regime_path(long({1: scored(2.0, 0.8), 5: scored(2.0, 0.8), 9: {"loss/total": 1.0}}))
     assert path is not None
-    assert path.points["step"].tolist() == [1, 5]
-    assert path.points["regime"].tolist() == ["undetermined", "diverse"]
-    assert path.points["dependence_low"].tolist() == pytest.approx([0.7, 0.7])
-    assert (path.entropy_border, path.dependence_border) == (0.5, 0.2)
+    points, borders = path
+    assert points["step"].tolist() == [1, 5]
+    assert points["regime"].tolist() == ["undetermined", "diverse"]
+    assert points["dependence_low"].tolist() == pytest.approx([0.7, 0.7])
+    assert borders == (0.5, 0.2)
 
 
 def test_text_and_cross_scores_are_never_on_one_path() -> None:
     text = {"text/conditional_entropy": 5.0, "text/dependence": 0.3}
     path = regime_path(long({1: text, 2: scored(2.0, 0.8) | text, 3: text}))
     assert path is not None
-    assert path.points["step"].tolist() == [2]
+    assert path[0]["step"].tolist() == [2]
     assert regime_path(long({1: text, 2: text})) is not None
 
 
@@ -68,7 +74,7 @@ def record(payload: object, **arrays: np.ndarray) -> DiagnosticRecord:
 
 
 def test_a_family_has_its_curve_and_one_that_does_not_fit_is_left_out() -> None:
-    (found,) = families_of(
+    found = information_curves(
         record(
             [],
             first_turn_curve_k=np.array([1.0, 2.0]),
@@ -76,10 +82,14 @@ def test_a_family_has_its_curve_and_one_that_does_not_fit_is_left_out() -> None:
             all_turns_curve_k=np.array([1.0]),
             all_turns_curve=np.array([0.1, 0.5]),
             alone_curve=np.array([0.1]),
+            empty_curve_k=np.zeros(0),
+            empty_curve=np.zeros(0),
         )
     )
-    assert (found.family, found.curve.tolist()) == ("first_turn", [0.1, 0.5])
-    assert families_of(record([])) == []
+    assert {name: curve.tolist() for name, (_, curve) in found.items()} == {
+        "first_turn": [0.1, 0.5]
+    }
+    assert information_curves(record([])) == {}
 
 
 @given(st.text(max_size=40))
@@ -101,36 +111,45 @@ def test_the_template_comes_with_slots_and_places() -> None:
     assert read_record(record({"template": None}).payload).template is None
 
 
+class Episodes:
+    """Of one step, in place of a run: (group, return, success) of each."""
+
+    def __init__(self, *rows: tuple[int, float | None, bool | None]) -> None:
+        self.rows = pd.DataFrame(rows, columns=["group_index", "episode_return", "is_success"])
+        self.rows = self.rows.astype({"episode_return": float, "is_success": "boolean"})
+
+    def sql(self, query: str, params: Sequence[Any]) -> pa.Table:
+        with duckdb.connect() as connection:
+            connection.register("trajectories", self.rows.assign(step=1, split="train"))
+            return connection.sql(query, params=list(params)).to_arrow_table()
+
+
+def grid_of(*rows: tuple[int, float | None, bool | None]) -> pd.DataFrame:
+    return group_grid(cast("RunReader", Episodes(*rows)), [1])
+
+
 def test_groups_stand_in_a_stack_by_what_became_of_them() -> None:
-    groups = pd.DataFrame(
-        {
-            "step": [1, 1, 1, 1, 1],
-            "group_index": [0, 1, 2, 3, 4],
-            "num_trajectories": [8, 8, 8, 8, 1],
-            "reward_std": [0.0, 0.5, 0.0, 0.0, np.nan],
-            "return_mean": [1.0, 0.5, 0.0, 0.3, 1.0],
-            "success_frac": [1.0, 0.5, 0.0, np.nan, 1.0],
-        }
+    grid = grid_of(
+        *((0, 1.0, True), (0, 1.0, True)),
+        *((1, 0.0, False), (1, 1.0, True)),
+        *((2, 0.0, False), (2, 0.0, False)),
+        *((3, 0.3, None), (3, 0.3, None)),
+        (4, 1.0, True),
     )
-    grid = group_grid(groups)
     assert grid["kind"].tolist() == ["hopeless", "constant", "mixed", "solved"]
+    assert grid["group_index"].tolist() == [2, 3, 1, 0]
     assert grid["rank"].tolist() == [0, 1, 2, 3], "a trajectory alone is no group"
 
 
-def test_groups_without_rewards_stand_by_their_success() -> None:
-    groups = pd.DataFrame(
-        {
-            "step": [1, 1, 1],
-            "group_index": [0, 1, 2],
-            "num_trajectories": [2, 2, 2],
-            "reward_std": [np.nan, np.nan, np.nan],
-            "return_mean": [np.nan, np.nan, np.nan],
-            "success_frac": [0.5, 0.0, np.nan],
-        }
+@pytest.mark.parametrize("unknown", [None, np.nan])
+def test_groups_without_rewards_stand_by_their_success(unknown: float | None) -> None:
+    grid = grid_of(
+        *((0, unknown, False), (0, unknown, True)),
+        *((1, unknown, False), (1, unknown, False)),
+        *((2, unknown, None), (2, unknown, None)),
     )
-    grid = group_grid(groups)
     assert grid[["group_index", "kind"]].to_numpy().tolist() == [[1, "hopeless"], [0, "mixed"]]
-    assert group_grid(pd.DataFrame()).empty, "a run without trajectories"
+    assert grid_of().empty, "a run without trajectories"
 
 
 def test_gradients_are_a_row_per_term_and_bucket() -> None:

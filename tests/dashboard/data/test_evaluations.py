@@ -14,7 +14,7 @@ from made_evaluation import episodes, make_evaluation, open_evaluation
 from made_run import make_run
 
 from echoscope.dashboard.charts.evaluations import MAX_DRAWN, success_figure
-from echoscope.dashboard.data import evaluations
+from echoscope.dashboard.data import evaluations, queries
 from echoscope.dashboard.data.cache import AnswerCache
 from echoscope.dashboard.data.evaluations import (
     ALIKE,
@@ -192,7 +192,7 @@ def test_a_copy_of_an_evaluation_is_read_as_the_evaluation_is(
     shutil.copytree(tmp_path / "runs" / "b", tmp_path / "runs" / "copy of b")  # with its run id
     stored = {played.run_id: played for played in read(tmp_path / "runs", serve_root).played}
     assert sorted(stored) == ["a", "b", "copy of b"]
-    monkeypatch.setattr(evaluations, "_played", AnswerCache())
+    monkeypatch.setattr(queries, "answers", AnswerCache())
     assert stored == {name: played_by(name) for name in stored}
 
 

@@ -49,7 +49,9 @@ def test_answers_are_those_of_the_store(recorded_root: Path, serve_root: Serve) 
     assert outcome.kept == run.outcome(first.id).kept  # type: ignore[union-attr]
     assert [c.path for c in queries.checkpoints("tiny")] == [c.path for c in run.checkpoints()]
     for step in queries.diagnostic_steps("tiny", "text"):
-        assert "text" in [record.kind for record in queries.diagnostics("tiny", step)]
+        record = queries.diagnostic_near("tiny", "text", step)
+        assert record is not None
+        assert (record.kind, record.step) == ("text", step)
 
 
 def test_tokens_as_text_make_the_response(recorded_root: Path, serve_root: Serve) -> None:

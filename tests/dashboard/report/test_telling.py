@@ -33,8 +33,8 @@ def rows() -> pd.DataFrame:
 
 def shown(verdict: Verdict, table: pd.DataFrame) -> tuple[str, list[int]]:
     """What the examples are called, and the number of each in its step."""
-    found = telling(verdict, table)
-    return found.words, [int(place.trajectory_id[-5:]) for place in found.places]
+    places, words = telling(verdict, table)
+    return words, [int(place.trajectory_id[-5:]) for place in places]
 
 
 def test_a_healthy_run_shows_one_typical_trajectory_of_each_prompt() -> None:
@@ -69,11 +69,11 @@ def test_return_up_and_success_down_shows_failures_that_earn_most() -> None:
 def test_exemplars_of_an_alarm_come_first() -> None:
     place = Shown(trajectory_id="t00000001-00003", turn=1, note="why")
     found = telling(replace(Diagnosis().verdict(), exemplars=(place,)), rows())
-    assert (found.places, found.words) == ((place,), "")
+    assert found == ((place,), "")
 
 
 def test_a_step_without_trajectories_shows_none() -> None:
-    assert telling(Diagnosis().verdict(), rows()[:0]).places == ()
+    assert telling(Diagnosis().verdict(), rows()[:0]) == ([], "")
 
 
 def test_the_text_that_proves_the_finding_is_marked() -> None:

@@ -13,7 +13,7 @@ from made_run import make_run
 from shown_figures import shown_figures
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard.data.progress import engines_words, phases
+from echoscope.dashboard.data.progress import PHASES, STEP, engines_words, shares
 from echoscope.store.reader import open_run
 
 OpenPage = Callable[..., AppTest]
@@ -71,7 +71,7 @@ def test_a_run_without_such_metrics_says_so(tmp_path: Path, open_page: OpenPage)
 def test_parts_that_take_longer_than_the_step_leave_no_rest() -> None:
     rows = [("time/step_s", 5.0, 3, 1, 3), ("time/rollout_s", 6.0, 3, 1, 3)]
     means = pd.DataFrame(rows, columns=["key", "seconds", "num_steps", "first", "last"])
-    parts = phases(means)
+    parts = shares(means, STEP, PHASES)
     assert parts is not None
     assert parts.seconds == {"rollouts": 6.0}
 

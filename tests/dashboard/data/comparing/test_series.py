@@ -53,7 +53,6 @@ def test_a_curve_is_the_mean_of_the_runs_that_have_a_step(runs: tuple[str, ...])
     )
     assert drawn.steps.tolist() == [0, 1, 2, 3, 4]
     assert drawn.values.tolist() == [5, 6, 7, 8, 14]
-    assert drawn.num_runs.tolist() == [2, 2, 2, 2, 1]
     assert drawn.low is not None
     assert np.isfinite(drawn.low).tolist() == [True, True, True, True, False]
     assert not drawn.is_sparse

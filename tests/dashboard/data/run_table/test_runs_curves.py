@@ -11,8 +11,8 @@ from made_run import make_run
 
 from echoscope.dashboard.data.comparing.groups import RunGroup
 from echoscope.dashboard.data.comparing.levels import Trials, evaluated_estimate, share_estimate
-from echoscope.dashboard.data.comparing.series import MeanCurve, mean_curve
-from echoscope.dashboard.data.curves import AS_STEPS
+from echoscope.dashboard.data.comparing.series import mean_curve
+from echoscope.dashboard.data.curves import AS_STEPS, Curve
 from echoscope.dashboard.data.run_table.curves import evenly, members_each, read_means
 from echoscope.diagnostics.measure.outcomes import mean_estimate
 from echoscope.store.query.listing import RunList
@@ -28,7 +28,7 @@ def means(key: str, values: dict[int, float], num_tasks: float | None = None) ->
     return pd.DataFrame(rows, columns=["key", "bucket", "value", "num_points"])
 
 
-def band_of(key: str, *members: pd.DataFrame) -> MeanCurve:
+def band_of(key: str, *members: pd.DataFrame) -> Curve:
     runs = {f"run {n}": table for n, table in enumerate(members)}
     return mean_curve(
         RunGroup(runs=tuple(runs), name="all"),
