@@ -274,7 +274,8 @@ chance.'
     if bottom is None:
         best = level_words(outcome.level_of(outcome.best), with_trials=False)
         higher = f" It had been {best}." if outcome.is_below_best else ""
-        return f"{capitalised(name)} rose from {start} to {now}.{higher or open_change}"
+        is_lower = before is not None and before.mean > outcome.now.mean
+        return f"{capitalised(name)} rose from {start} to {now}.{higher or open_change * is_lower}"
     held = level_words(outcome.level_of(pivots[-2][1]), with_trials=False)
     num_falls = sum(mode == "down" for mode, _ in pivots)
     times = f" {num_falls} times, the last time" if num_falls > 1 else ""

@@ -226,8 +226,8 @@ def derived(values: Mapping[str, float]) -> dict[str, float]:
             values.get(f"{prefix}/retrieval_{name}", math.nan)
             for name in (f"accuracy{top}", f"chance{top}", "p_value")
         )
-        if math.isnan(chance):
-            chance = 1 / values.get(f"{prefix}/num_prompts", math.nan)
+        if math.isnan(chance) and (num_prompts := values.get(f"{prefix}/num_prompts", 0.0)) > 0:
+            chance = 1 / num_prompts
         # 0 where a permutation test cannot tell it from chance.
         is_chance = p_value > NOT_ABOVE_CHANCE
         out[f"{prefix}/retrieval_margin"] = 0.0 if is_chance else accuracy - chance

@@ -65,6 +65,8 @@ errors of a known noise: of one that is estimated from few rows it takes more.""
 WORTH = 0.6
 """Degrees of freedom of a second difference."""
 MAX_DENOMINATOR = 4096
+MOST_ROWS_TO_REFINE = 12
+"""Rows after which no parts are looked for any more where there were none."""
 SAME = 1e-9
 
 
@@ -108,8 +110,8 @@ class Series:
     values: list[float] = field(default_factory=list)
     trials: list[float] = field(default_factory=list)
     """Independent outcomes behind each value; NaN where not known."""
-    siblings: float = math.nan
-    """Episodes of one prompt, last known; NaN where nobody says in how many groups they came."""
+    siblings: float = 1.0
+    """Episodes of one prompt, last known."""
     spikes: list[int] = field(default_factory=list)
     """Steps at which an amount was a spike: not among the rows."""
     waiting: tuple[int, float] | None = None
@@ -198,12 +200,15 @@ class Series:
         be by chance.
         """
         self._decimals = max(self._decimals, _decimals(value))
-        if self._denominator == 0 or _is_multiple(value, self._denominator, self._decimals):
+        if self._denominator and _is_multiple(value, self._denominator, self._decimals):
+            return
+        if not self._denominator and len(self.values) > MOST_ROWS_TO_REFINE:
             return
         recent = [value, *{v for v in self.values[-50:] if v != value}]
         for parts in range(self._denominator + 1, MAX_DENOMINATOR + 1):
             is_near = all(_is_multiple(v, parts, self._decimals) for v in recent)
-            if is_near and _is_no_chance(parts, self._decimals, len(recent)):
+            is_exact = is_near and all(_is_multiple(v, parts) for v in recent)
+            if is_exact or (is_near and _is_no_chance(parts, self._decimals, len(recent))):
                 self._denominator = parts
                 return
         self._denominator = 0
@@ -242,7 +247,7 @@ class Series:
             squares = [min(square, MOST_SQUARE) for square in squares]
         total = _trimmed(squares) * count if count else 0.0
         if self.has_trials:
-            prior = 1 + (self._siblings - 1) * PRIOR_SIBLING_CORRELATION
+            prior = 1.0 if self.is_fixed else 1 + (self.siblings - 1) * PRIOR_SIBLING_CORRELATION
             weight = FIXED_PRIOR_WEIGHT if self.is_fixed else PRIOR_WEIGHT
             self.scale = max((prior * weight + total) / (weight + count), 1.0)
             return
@@ -300,19 +305,12 @@ class Series:
         return stretch.size**2 / max(unit * scale, 1e-12)
 
     @property
-    def _siblings(self) -> float:
-        """Episodes of one prompt: of fixed tasks each is one, and trainers sample in groups."""
-        if self.is_fixed:
-            return 1.0
-        known = UNKNOWN_SIBLINGS if math.isnan(self.siblings) else self.siblings
-        return min(known, self.trials[-1]) if self.has_trials else known
-
-    @property
     def _scale_at_edge(self) -> float:
         """The least scale of rows that are nearly all alike; of unknown trials, by their guess."""
         if self.has_trials:
-            return EDGE_SIBLINGS * self._siblings
-        return EDGE_SIBLINGS * self._siblings / max(self._denominator, PRIOR_TRIALS)
+            return EDGE_SIBLINGS * self.siblings
+        siblings = 1.0 if self.is_fixed else UNKNOWN_SIBLINGS
+        return EDGE_SIBLINGS * siblings / max(self._denominator, PRIOR_TRIALS)
 
     def variance(self, stretch: Stretch) -> float:
         """Squared standard error of the mean."""
@@ -329,7 +327,7 @@ class Series:
 
         Second differences overlap, so each is worth a little more than half of one.
         """
-        if self.kind == "rate" and self.has_trials and self._siblings == 1.0:
+        if self.kind == "rate" and self.has_trials and self.siblings == 1.0:
             return math.inf
         prior = PRIOR_WEIGHT if self.kind == "rate" else 0.0
         return max(prior + WORTH * len(self._squares), 1.0)
@@ -463,12 +461,7 @@ def _is_multiple(value: float, parts: int, decimals: int = MOST_DECIMALS) -> boo
 
 
 def _is_no_chance(parts: int, decimals: int, count: int) -> bool:
-    """Whether so many rounded values would hardly all be near multiples of up to 1 / parts.
-
-    The parts that rounding itself makes are multiples for sure.
-    """
-    if decimals >= MOST_DECIMALS or parts >= 10**decimals:
-        return True
+    """Whether so many rounded values would hardly all be near multiples of up to 1 / parts."""
     odds: float = parts * (parts / 10**decimals) ** count / (count + 1)
     return odds <= LEAST_ODDS
 
