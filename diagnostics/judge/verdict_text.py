@@ -265,7 +265,7 @@ chance.'
     if not pivots:
         return f"{capitalised(name)} is {now}, with no change beyond chance."
     if not outcome.shows_turn:
-        return f"{capitalised(name)} is {now}."
+        return f"{capitalised(name)} is {now}.{open_change}"
     start = level_words(outcome.level_of(pivots[-1][1]), with_trials=False)
     bottom = outcome.bottom
     if outcome.has_fallen:
