@@ -185,3 +185,55 @@ def test_a_file_that_writes_nan_for_what_is_absent_has_no_broken_loss(tmp_path: 
     path.write_text(NAN_ROWS + "40,nan,0.5,0.1\n41,nan,0.5,0.0\n")
     assert np.isinf(read_metrics(path).columns["loss/total"]).sum() == 2
     assert "NON_FINITE" in diagnose(path).kinds
+
+
+def test_rounded_shares_tell_of_how_many_tasks_they_are() -> None:
+    """k of 256, written with four digits: each evaluation is worth 256 coin flips at first."""
+    series = Series("rate", is_fixed=True)
+    for step, count in enumerate([98, 109, 123, 127, 147]):
+        series.append(step, round(count / 256, 4))
+    assert 128 <= 1 / series.scale <= 512  # 16 flips are what a row is worth where nothing tells
+
+
+def test_what_is_missing_of_a_measure_is_named() -> None:
+    """`info/first_turn/retrieval_accuracy@1 is not logged` was said of a run that logs it."""
+    columns = {SUCCESS: won(np.full(60, 0.5), 0), "info/first_turn/retrieval_accuracy@1": 0.5}
+    columns = {key: np.broadcast_to(values, 60) for key, values in columns.items()}
+    text = judged(columns).text
+    assert "retrieval_accuracy@1 is not logged" not in text
+    with_prompts = {**columns, "info/first_turn/num_prompts": np.full(60, 8.0)}
+    assert "reasoning does not depend on the prompt" not in judged(with_prompts).text
+
+
+def test_no_standstill_where_the_return_still_rises() -> None:
+    rng = np.random.default_rng(0)
+    columns = {
+        SUCCESS: won(np.full(160, 0.5), 0, 256),
+        EPISODES: np.full(160, 256.0),
+        RETURN: np.linspace(0.3, 0.6, 160) + rng.normal(0, 0.05, 160),
+    }
+    assert "STALLED" not in judged(columns).kinds
+    columns[RETURN] = 0.5 + rng.normal(0, 0.05, 160)
+    assert "STALLED" in judged(columns).kinds
+
+
+def test_training_at_its_luckiest_is_no_witness_of_a_fall() -> None:
+    """12 % all along: the best of a hundred rows of training is far above the rest by chance."""
+    num_falls = 0
+    for seed in range(12):
+        columns = {
+            SUCCESS: won(np.full(120, 0.12), seed, 128),
+            EPISODES: np.full(120, 128.0),
+            "reward/zero_std_frac": np.full(120, 0.65),
+            "eval/a/success_rate": evaluated(np.full(120, 0.12), 10, 100 + seed, 128),
+            "eval/a/num_tasks": np.full(120, 128.0),
+        }
+        num_falls += "fell" in judged(columns).text
+    assert num_falls == 0
+
+
+def test_an_entropy_that_was_no_number_yet_does_not_explode() -> None:
+    """A logger wrote 0.000 for eighty steps, then what it measures."""
+    entropy = np.r_[np.zeros(80), 0.4 + 0.01 * np.random.default_rng(0).normal(size=40)]
+    columns = {SUCCESS: won(np.full(120, 0.5), 0), "policy/entropy": entropy}
+    assert "ENTROPY_EXPLOSION" not in judged(columns).kinds
