@@ -339,10 +339,12 @@ def test_ranks_that_may_wait_for_a_failed_rank_0_are_not_called_again(
     )
     learner = RankedLearner(bench.policy, config, ranks)  # type: ignore[arg-type]
 
-    def run_out(**_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    class RunOut:
+        @property
+        def policy(self) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
 
-    learner._own = SimpleNamespace(break_down=run_out)  # type: ignore[assignment]
+    learner._own = RunOut()  # type: ignore[assignment]
     rollouts = bench.collect()
     with pytest.raises(torch.OutOfMemoryError):
         learner.gradients(rollouts, config, bench.chat)
