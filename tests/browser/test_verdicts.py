@@ -111,10 +111,13 @@ def look_at_banner(page: Any, verdict: Verdict, name: str) -> None:
         assert fact.lower() in plain(verdict.text).lower()
         assert fact.count("(") == fact.count(")")  # no interval is cut from its steps
     assert page.locator(f".st-key-verdict_bar_{course.colour}").count() == 1
-    to_do = plain(page.locator(".es-do").inner_text())
-    assert re.search(course.to_do, to_do)
+
+    def to_do() -> str:
+        return plain(page.locator(".es-do").inner_text())
+
+    until(lambda: re.search(course.to_do, to_do()), "advice", page=page)
     if verdict.actions:
-        assert plain(verdict.actions[0].text) in to_do
+        assert plain(verdict.actions[0].text) in to_do()
     fate = next((claim for claim in verdict.claims if isinstance(claim, Fate)), None)
     assert (fate is not None) == (name in WITH_FATE)
     if fate is not None:

@@ -183,9 +183,9 @@ COURSES: Mapping[str, Course] = {
         steps=len(FAST),
         state=HEALTHY,
         colour="green",
-        says=r"Healthy\. Training success rose from 4 % \(1 to 14 %, steps 1 to 2\) to 77 % "
-        r"\(67 to 85 %, steps 7 to 10, 96 episodes\)\.",
-        tile="rose from 4 % to 77 %",
+        says=r"Healthy\. Training success rose from 4 % \(1 to 14 %, steps 1 to 2\) to 71 % "
+        r"\(61 to 79 %, steps 6 to 10, 120 episodes\)\.",
+        tile="rose from 4 % to 71 %",
         never="from 4[5-9] %|to 49 %",
     ),
     "return_falls_success_rises": Course(
@@ -292,7 +292,7 @@ COURSES: Mapping[str, Course] = {
         colour="red",
         says=r"Reward up, success down, starting .* mean return rose while evaluation success fell",
         key="eval/gsm8k/success_rate",
-        tile="fell from 40 % to 12 %",
+        tile="fell from 40 % to 10 %",
         to_do="First read three replies with a high return",
         why=r"\(reward hacking\), or the policy overfits to the training tasks",
         never="learning rate|lower lr|Watch:",
@@ -325,7 +325,7 @@ COURSES: Mapping[str, Course] = {
         says=r"Too little to judge\. The mean return is 0\.798 \(.*\), with no change beyond "
         r"chance\.$",
         key=RETURN,
-        tile=r"mean 0\.798 \(0\.782 to 0\.815\), no trend",
+        tile=r"mean 0\.798 \(0\.783 to 0\.814\), no trend",
         to_do="log a success rate",
         never="Healthy|No problem found|Read failed replies",
     ),
