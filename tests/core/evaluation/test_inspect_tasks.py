@@ -271,8 +271,8 @@ def test_a_model_that_cannot_be_asked_leaves_no_episode(tmp_path: Path) -> None:
     report = import_run(Path(log.location), tmp_path / "back")
     told = sum(one.error is not None for one in samples(log))
     assert told
-    assert report.rows.total == told
-    assert all("nobody is there" in reason for reason in report.rows.counts)
+    assert report.survey.refused_rows.total == told
+    assert all("nobody is there" in reason for reason in report.survey.refused_rows.counts)
 
 
 def test_a_limit_of_inspect_counts_as_not_solved(tmp_path: Path) -> None:
