@@ -139,14 +139,18 @@ def measure(options: argparse.Namespace, mode: str) -> Measured:
     seconds, cpu, turns = [], [], []
     for step in range(options.steps + 1):
         if step == 1:
-            source.take_waiting()
+            source.take_metrics()
         started, cpu_started = time.perf_counter(), time.process_time()
         batch = source.collect(step, config)
         if step:
             seconds.append(time.perf_counter() - started)
             cpu.append(time.process_time() - cpu_started)
             turns += [each.num_turns for each in batch.trajectories]
-    waiting = source.take_waiting()
+    metrics = source.take_metrics()
+    waited_s, all_s = (
+        metrics.get("collection/engine_wait_s"),
+        metrics.get("collection/update_wait_s"),
+    )
     source.close()
     return Measured(
         mode=mode,
@@ -154,7 +158,7 @@ def measure(options: argparse.Namespace, mode: str) -> Measured:
         seconds_per_step=statistics.median(seconds),
         cpu_s_per_step=statistics.median(cpu),
         num_turns_mean=statistics.mean(turns),
-        engine_wait_frac=waiting.engine_s / waiting.seconds if waiting.seconds else None,
+        engine_wait_frac=waited_s / all_s if waited_s is not None and all_s else None,
     )
 
 
