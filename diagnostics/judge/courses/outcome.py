@@ -101,7 +101,7 @@ class Outcome:
 
     def restart(self) -> None:
         """Forget everything: it is another quantity from now on."""
-        self.source, self.trials = Source(), {}
+        self.source, self.trials, self.sets = Source(), {}, {}
         self._begin()
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
@@ -159,11 +159,16 @@ class Outcome:
     @property
     def num_trials(self) -> float:
         """Outcomes behind one row; NaN where unknown. A mean over all tags adds none."""
-        members = self.source.members
-        tags = [name for name in members if "/all/" not in name] or list(members)
-        if not tags or not set(tags) <= self.trials.keys():
+        tagged = self.tagged
+        if not tagged or not set(tagged) <= self.trials.keys():
             return math.nan
-        return len(tags) ** 2 / sum(1 / self.trials[name] for name in tags)
+        return len(tagged) ** 2 / sum(1 / self.trials[name] for name in tagged)
+
+    @property
+    def tagged(self) -> list[str]:
+        """The metrics of the sets of tasks that are averaged; one where there is one set."""
+        members = self.source.members
+        return [name for name in members if "/all/" not in name] or list(members)
 
     # -- what rules and sentences ask --------------------------------------------------------------
 
@@ -423,16 +428,16 @@ class Outcome:
         first = self.turns.pivots[-1][1].stop if self.turns.pivots else 0
         return self.turns.level_until(now.start, first) if now.start > first else None
 
-    def is_far(self, one: Stretch, other: Stretch) -> bool:
+    def is_far(self, before: Stretch, after: Stretch) -> bool:
         """Do two levels differ by much, and by more than a glance takes for chance?
 
         Much is a tenth of a rate, and of a return the noise of one row.
         """
-        apart = abs(one.mean - other.mean)
-        if abs(self.series.sigmas(one, other)) < LEAN_SIGMAS:
+        apart = abs(before.mean - after.mean)
+        if abs(self.series.sigmas(before, after)) < LEAN_SIGMAS:
             return False
         if self.is_rate:
-            return apart > (1 - NEAR_BEST) * max(one.mean, other.mean)
+            return apart > (1 - NEAR_BEST) * max(before.mean, after.mean)
         return apart > self.series.sigma
 
     @property
@@ -602,16 +607,17 @@ class Outcome:
     @property
     def moves_of_sets(self) -> list[tuple[str, float, float]]:
         """(tag, before, now) of each set of tasks over a fall; empty where there is one set."""
-        if not self.is_down or len(self.sets) < 2:
+        if not self.is_down or len(self.tagged) < 2:
             return []
         steps, pivot, now = self.series.steps, self.turns.pivots[-1][1], self.since_turn
         moves = []
-        for key, values in self.sets.items():
+        for key in self.tagged:
+            values = self.sets.get(key, [])
             early, late = (
                 [value for step, value in values if steps[each.start] <= step < end]
                 for each, end in ((pivot, steps[pivot.stop - 1] + 1), (now, steps[-1] + 1))
             )
-            if early and late and not key.startswith(("eval/all/", "probe/all/")):
+            if early and late:
                 means = math.fsum(early) / len(early), math.fsum(late) / len(late)
                 moves.append((key.split("/")[1], *means))
         return sorted(moves, key=lambda move: move[2] - move[1]) if len(moves) > 1 else []

@@ -338,7 +338,8 @@ def of_sets(outcome: Outcome) -> str:
     >>> of_sets(outcome)
     ' (mean of 2 sets)'
     """
-    return f" (mean of {len(outcome.sets)} sets)" if len(outcome.sets) > 1 else ""
+    num_sets = len(outcome.tagged)
+    return f" (mean of {num_sets} sets)" if num_sets > 1 else ""
 
 
 def level_words(level: Level, *, with_trials: bool = True) -> str:

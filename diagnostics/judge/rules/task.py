@@ -282,7 +282,9 @@ def _is_next_to_none(outcome: Outcome, *, is_open: bool) -> bool:
     A single success does not end what was said before.
     """
     steps = outcome.series.steps
-    is_long = is_open or steps[-1] - steps[0] >= LONG
+    # Evaluations are rare; rows of training may count their steps in tokens.
+    length = steps[-1] - steps[0] if outcome.spec.is_fixed else outcome.count
+    is_long = is_open or length >= LONG
     is_flat = is_long and not outcome.turns.pivots and outcome.level < NEXT_TO_NONE
     return outcome.peak < LOW_RATE or is_flat
 

@@ -237,3 +237,12 @@ def test_an_entropy_that_was_no_number_yet_does_not_explode() -> None:
     entropy = np.r_[np.zeros(80), 0.4 + 0.01 * np.random.default_rng(0).normal(size=40)]
     columns = {SUCCESS: won(np.full(120, 0.5), 0), "policy/entropy": entropy}
     assert "ENTROPY_EXPLOSION" not in judged(columns).kinds
+
+
+def test_a_set_without_a_tag_before_is_no_second_set() -> None:
+    """The log began to name its only set of tasks: that is not a mean of two."""
+    columns = {
+        "eval/success_rate": np.r_[np.full(10, 0.5), np.full(30, np.nan)],
+        "eval/math/success_rate": np.r_[np.full(10, np.nan), np.full(30, 0.5)],
+    }
+    assert "mean of" not in judged(columns).text
