@@ -145,7 +145,10 @@ def rewind(
     context: typer.Context,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(help="KEY=VALUE ... Default: the first treatment that the run has not had."),
+        typer.Argument(
+            help="KEY=VALUE ... Default: what the guard asks for, or the first treatment that the "
+            "run has not had."
+        ),
     ] = None,
     checkpoint: branch.Checkpoint = None,
     reason: Reason = "",
@@ -173,9 +176,14 @@ def _proposed(run: Path, checkpoint: int | None, *, is_treated: bool) -> tuple[i
     from echoscope.core.run.guard import next_proposal  # loads torch
     from echoscope.store.checkpoints import last_good_checkpoint
     from echoscope.store.reader import open_run
+    from echoscope.store.steer.rewinds import CHECKPOINT, asked_rewind
 
     reader = open_run(run)
     if is_treated:
+        asked = dict(asked_rewind(reader) or {})
+        if asked:
+            step = asked.pop(CHECKPOINT)
+            return step if checkpoint is None else checkpoint, asked
         config = validate(reader.info().config)
         tried = [] if config.branched_from is None else config.branched_from.treatments
         proposal, why = next_proposal(run, tried)

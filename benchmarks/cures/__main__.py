@@ -46,7 +46,7 @@ from echoscope.diagnostics.bench.cures.tables import (
     tables,
 )
 from echoscope.diagnostics.judge.advice.measured import TABLE
-from echoscope.diagnostics.judge.advice.treatments import GUARDED, UNTREATED
+from echoscope.diagnostics.judge.advice.treatments import GUARDED, GUARDS, UNTREATED
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.store.errors import StoreError
 from echoscope.text.amounts import counted, duration, percent
@@ -125,7 +125,7 @@ def _is_moot(task: Task, records: Records) -> bool:
     untreated = records.pieces.get((task.subject.name, task.seed, UNTREATED))
     if task.arm == UNTREATED or untreated is None or not isinstance(task.subject, Kind):
         return False
-    has_checkpoint = untreated.checkpoint is not None or task.arm == GUARDED  # it writes its own
+    has_checkpoint = untreated.checkpoint is not None or task.arm in GUARDS  # it writes its own
     return not has_checkpoint or not has_collapsed(untreated)
 
 
@@ -133,8 +133,8 @@ def train(task: Task, records: Records, runs: Path, curves: Path) -> Piece | Non
     """The piece; None where the treatment changes nothing about this run."""
     if task.arm == UNTREATED:
         return train_untreated(task.subject, task.seed, runs, curves)
-    if task.arm == GUARDED:
-        return train_guarded(task.subject, task.seed, runs)
+    if task.arm in GUARDS:
+        return train_guarded(task.subject, task.seed, task.arm, runs)
     untreated = records.pieces.get((task.subject.name, task.seed, UNTREATED))
     if untreated is None:
         return None  # its own training comes earlier, and failed
@@ -149,7 +149,7 @@ def words(piece: Piece, records: Records) -> str:
             return f"no critical alarm in {counted(piece.steps, 'step')}"
         end = "collapsed" if has_collapsed(piece) else "did not end below half of its best"
         return f"alarm at step {piece.alarm} ({', '.join(piece.rules)}), {end}"
-    if piece.arm == GUARDED:
+    if piece.arm in GUARDS:
         places = ", ".join(f"checkpoint {step}" for step in piece.rewinds) or "never"
         return f"rewound to {places}; {piece.status} after step {piece.steps}"
     judged = None if untreated is None else outcome(piece, untreated)
@@ -179,7 +179,7 @@ def left(tasks: Sequence[Task], records: Records) -> float:
     total = 0.0
     for task in tasks:
         twin = task.subject.twin if isinstance(task.subject, Kind) else task.subject
-        steps = twin.steps if task.arm in (UNTREATED, GUARDED) else FURTHER
+        steps = twin.steps if task.arm in (UNTREATED, *GUARDS) else FURTHER
         total += steps * by_twin.get(twin.name, others)
     return total
 

@@ -27,7 +27,7 @@ from echoscope.diagnostics.bench.cures.records import Piece, Records, follows
 from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.advice.treatments import (
     ADVICE,
-    GUARDED,
+    GUARDS,
     UNTREATED,
     treatment,
 )
@@ -52,7 +52,7 @@ from echoscope.store.records import (
     StepMetrics,
 )
 from echoscope.store.steer.commands import new_command, post
-from echoscope.store.steer.rewinds import last_of_line, rewind_of, successor_of
+from echoscope.store.steer.rewinds import asked_rewind, last_of_line, rewind_of, successor_of
 
 Subject = Kind | Twin
 _CRITICAL = "critical: "
@@ -60,6 +60,8 @@ _CRITICAL = "critical: "
 
 class Watcher(SilentEvents):
     """Changes what a kind changes live, and lets the run go on for so long after its first alarm.
+
+    It agrees to whatever a guard asks for.
 
     It steers the run as a person would, so a resumed run does the same again.
     """
@@ -82,6 +84,15 @@ class Watcher(SilentEvents):
         if self._rings and self.alarm is None:
             self.alarm = step
             self._set(metrics.run_id, {"steps": step + FURTHER})
+
+    def phase(self, step: int, name: str) -> None:
+        if not name.startswith("paused"):
+            return
+        path = last_of_line(self.path)
+        reader = open_run(path)
+        order = asked_rewind(reader)
+        action = CommandAction.RESUME if order is None else CommandAction.REWIND
+        post(path, new_command(reader.info().run_id, action, settings=order))
 
     def _set(self, run_id: str, settings: Mapping[str, Any]) -> None:
         post(self.path, new_command(run_id, CommandAction.SET, settings=settings))
@@ -214,7 +225,7 @@ def train_arm(
     settings = {key: value for key, value in untreated.advice.items() if present(key) != value}
     arms = subject.arms if isinstance(subject, Kind) else ()
     for name in arms:
-        if name == GUARDED:
+        if name in GUARDS:
             continue
         same = records.pieces.get((subject.name, untreated.seed, name))
         if name != ADVICE and treatment(name).settings(present) == settings:
@@ -268,16 +279,16 @@ def _branch(
     return replace(piece, settings=settings, begins=begins)
 
 
-def train_guarded(subject: Subject, seed: int, runs: Path) -> Piece:
+def train_guarded(subject: Subject, seed: int, arm: str, runs: Path) -> Piece:
     """The run with a guard, and all that it goes on as, to the last step of its twin."""
-    first = runs / f"{subject.name}-{seed}-{setup_of(subject, GUARDED)}-{GUARDED}"
+    first = runs / f"{subject.name}-{seed}-{setup_of(subject, arm)}-{arm}"
     twin = subject.twin if isinstance(subject, Kind) else subject
     live = subject.live if isinstance(subject, Kind) else {}
     path = last_of_line(first) if (first / "run.json").exists() else first
     watcher = Watcher(path, live if path == first else {}, alarm=0)
     if not checkpoint_folders(Layout(path).checkpoints):
         shutil.rmtree(path, ignore_errors=True)
-        config = config_of(subject, seed, twin.steps, "guard=auto")
+        config = config_of(subject, seed, twin.steps, f"guard={GUARDS[arm]}")
         go_on(path, watcher, start(config, path, watcher))
     elif rewind_of(open_run(path)) is not None:
         go_on(path, watcher, open_run(path).info().status)
@@ -293,7 +304,7 @@ def train_guarded(subject: Subject, seed: int, runs: Path) -> Piece:
     status = line[-1].info().status
     if not _is_given_up(line[-1]):
         _ended(line[-1].path, status)
-    pieces = [_read(reader, subject, seed, GUARDED, status) for reader in line]
+    pieces = [_read(reader, subject, seed, arm, status) for reader in line]
     origins = [origin_of(reader) for reader in line[1:]]
     success: dict[int, float] = {}
     for piece, origin in zip(pieces, [0, *(o.step for o in origins)], strict=True):

@@ -101,10 +101,10 @@ class Guard:
         title = in_sentence(RULE_TEXTS[rule].title) if rule else "a critical alarm"
         treatments = [] if origin is None else origin.treatments
         number, most = len(treatments) + 1, config.guard.max
+        is_auto = config.guard.mode == "auto"
         proposal, why = None, f"{most} treatments were given, which is guard.max."
         if number <= most:
-            proposal, why = next_proposal(self.run_path, treatments)
-        is_auto = config.guard.mode == "auto"
+            proposal, why = next_proposal(self.run_path, treatments, may_change_task=not is_auto)
         share = share_left(success, max((alarm.step for alarm in raised), default=step))
         if proposal is None and share >= HELD:
             self.say(
@@ -185,17 +185,21 @@ def may_come_back(alarm: Alarm, step: int, success: Mapping[int, float]) -> bool
 
 
 def next_proposal(
-    run_path: Path, tried: Sequence[GivenTreatment] = ()
+    run_path: Path, tried: Sequence[GivenTreatment] = (), *, may_change_task: bool = False
 ) -> tuple[Proposal | None, str]:
     """The first treatment that was not tried, from a whole checkpoint; or why there is none.
 
     It is added to those before it: to take one back would bring back what it took away.
 
+    Args:
+        may_change_task: a person is asked before it is given.
+
     Raises:
         StoreError: the run cannot be read.
     """
     run = open_run(run_path)
-    proposed, now = proposals_of(run), live_settings(run).now
+    proposed = proposals_of(run, may_change_task=may_change_task)
+    now = live_settings(run).now
     for proposal in proposed.treatments:
         folder = checkpoint_path(run_path, proposal.checkpoint)
         if not folder.is_dir() or checkpoint_damage(folder):

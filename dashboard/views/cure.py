@@ -75,7 +75,7 @@ def _part(run_id: str) -> None:
 
 def _proposals(run_id: str, *, may_branch: bool) -> None:
     """What can be tried, and the button that tries it."""
-    proposals = proposed(run_id)
+    proposals = proposed(run_id, may_change_task=True)
     if not proposals.treatments:
         ui.empty(proposals.why_none)
         return

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .advice.actions import checkpoint_before, good_checkpoint
+from .advice.actions import TASK_MUST_CHANGE, checkpoint_before, good_checkpoint
 from .advice.causes import STEP_RULES, treatment_of
 from .advice.measured import of_settings, offered
 from .advice.situation import Situation
@@ -38,6 +38,8 @@ class Proposal:
     """What it rests on and what it does, in sentences."""
     rate: str = ""
     """How often it was measured to cure such runs, in words; empty where nobody measured it."""
+    is_of_task: bool = False
+    """It changes what the policy is trained on; only a person may agree to that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +54,11 @@ class Proposals:
     """One sentence; empty where there are treatments."""
 
 
-def proposals_of(run: RunReader) -> Proposals:
+def proposals_of(run: RunReader, *, may_change_task: bool = False) -> Proposals:
     """What may cure a stored run, as it stands after its last step.
+
+    Args:
+        may_change_task: a person decides, so another task may be proposed too.
 
     Raises:
         StoreError: the run cannot be read.
@@ -72,11 +77,26 @@ def proposals_of(run: RunReader) -> Proposals:
     step, why = good_checkpoint(engine.open_records(), engine.situation)
     if step is None:
         return Proposals(state=state, kinds=kinds, treatments=(), why_none=why)
-    treatments = tuple(_each_once(_candidates(engine, step)))[:MOST]
+    treatments = treatments_of(engine, step, may_change_task=may_change_task)
     why = (
         "" if treatments else "Nothing is known that may cure this; `echoscope diagnose` says more."
     )
     return Proposals(state=state, kinds=kinds, treatments=treatments, why_none=why)
+
+
+def treatments_of(
+    engine: AlarmEngine, checkpoint: int, *, may_change_task: bool = False
+) -> tuple[Proposal, ...]:
+    """What may cure a run that collapsed, the best founded first; at most `MOST`.
+
+    Args:
+        checkpoint: the last from before the change; some causes want an older one.
+        may_change_task: as for `proposals_of`.
+    """
+    candidates = (
+        each for each in _candidates(engine, checkpoint) if may_change_task or not each.is_of_task
+    )
+    return tuple(_each_once(candidates))[:MOST]
 
 
 def _candidates(engine: AlarmEngine, step: int) -> Iterator[Proposal]:
@@ -88,19 +108,21 @@ def _candidates(engine: AlarmEngine, step: int) -> Iterator[Proposal]:
     rules, causes = engine.leading_rules, engine.causes()
     first = next(iter(rules), "")
     for cause in causes:
-        if not cause.settings or cause.is_task:
+        if not cause.settings:
             continue
         settings = treatment_of(cause, causes, rules, situation)
         before, _ = checkpoint_before(cause, settings, engine.open_records(), situation)
         if before is not None:
-            why = f"Likely cause: {cause.text}. {cause.why}".strip()
+            lead = TASK_MUST_CHANGE if cause.is_task else ""
+            why = f"{lead}Likely cause: {cause.text}. {cause.why}".strip()
             yield Proposal(
                 settings=settings,
                 checkpoint=before,
                 why=why,
                 rate=_rate(first, settings, situation),
+                is_of_task=cause.is_task,
             )
-    rows = [row for row in offered(first, situation.setting) if not row.treatment.is_of_task]
+    rows = offered(first, situation.setting)
     smaller = [treatment(name) for name in ("lr-third", "lr-tenth")]
     has_step_rule = not STEP_RULES.isdisjoint(rules)
     for each in (
@@ -115,6 +137,7 @@ def _candidates(engine: AlarmEngine, step: int) -> Iterator[Proposal]:
                 checkpoint=step,
                 why=f"It takes away no known cause. {each.why}",
                 rate=_rate(first, settings, situation),
+                is_of_task=each.is_of_task,
             )
 
 

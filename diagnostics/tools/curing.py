@@ -83,7 +83,7 @@ def begun(run: Path, *, by: str, steps: int, is_new: bool) -> Cure:
     earlier = None if is_new else read_cure(run)
     if earlier is not None:
         return earlier
-    return cure_of(run, proposals_of(open_run(run)), by=by, steps=steps)
+    return cure_of(run, proposals_of(open_run(run), may_change_task=True), by=by, steps=steps)
 
 
 def cure_of(run: Path, proposed: Proposals, *, by: str, steps: int) -> Cure:

@@ -12,7 +12,9 @@ from typing import Any
 
 from ...judge.advice.treatments import (
     ADVICE,
+    ASKED,
     GUARDED,
+    GUARDS,
     PLACEBO,
     REWOUND,
     UNTREATED,
@@ -71,6 +73,8 @@ class Kind:
     """Steps within which it must raise a critical alarm."""
     live: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     """Settings that are changed while the run goes on, by the first step that trains with them."""
+    is_of_task: bool = False
+    """The task is what is wrong, which only a person may change: a guard has to ask."""
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -78,7 +82,8 @@ class Kind:
 
         To rewind alone repeats an untreated run bit for bit, unless a setting was changed live.
         """
-        return (*((REWOUND,) if self.live else ()), PLACEBO, ADVICE, *self.treatments, GUARDED)
+        rewound, asked = (REWOUND,) * bool(self.live), (ASKED,) * self.is_of_task
+        return (*rewound, PLACEBO, ADVICE, *self.treatments, GUARDED, *asked)
 
 
 def words_of(subject: Kind | Twin) -> tuple[str, ...]:
@@ -96,7 +101,7 @@ def setup_of(subject: Kind | Twin, arm: str) -> str:
         parts = [subject.recipe, subject.begins]
     parts += [words_of(subject), FURTHER]
     if arm != UNTREATED:
-        parts.append(arm if arm in (ADVICE, GUARDED) else repr(treatment(arm).changes))
+        parts.append(arm if arm == ADVICE or arm in GUARDS else repr(treatment(arm).changes))
     return sha256(repr(parts).encode()).hexdigest()[:8]
 
 
@@ -124,6 +129,7 @@ def kinds() -> Mapping[str, Kind]:
             overrides=tuple(entry["overrides"]),
             treatments=tuple(treatment(each).name for each in entry["treatments"]),
             steps=entry["steps"],
+            is_of_task=entry.get("is_of_task", False),
             live={int(step): values for step, values in entry.get("live", {}).items()},
         )
         for name, entry in _file()["kinds"].items()

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...judge.advice.treatments import ADVICE, GUARDED, UNTREATED
+from ...judge.advice.treatments import ADVICE, GUARDS, UNTREATED
 from ...tools.curing import GRACE_STEPS, HELD
 from .kinds import FURTHER, HERE, LAST, LOST
 
@@ -165,7 +165,7 @@ class Outcome:
 
 def follows(arm: Piece, untreated: Piece | None) -> bool:
     """Whether an arm of a kind goes on from where the verdict says today, with what it advises."""
-    if arm.arm in (UNTREATED, GUARDED):
+    if arm.arm == UNTREATED or arm.arm in GUARDS:
         return True
     if untreated is None or arm.begins != untreated.checkpoint:
         return False

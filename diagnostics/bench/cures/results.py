@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from ...judge.advice.measured import Measured, Rate
 from ...judge.advice.treatments import (
     ADVICE,
+    ASKED,
     GUARDED,
+    GUARDS,
     PLACEBO,
     REWOUND,
     TREATMENTS,
@@ -91,6 +93,7 @@ class GuardResult:
     """What guarded runs of a kind, or of a healthy twin, became."""
 
     subject: Kind | Twin
+    arm: str
     rewinds: tuple[int, ...]
     """How often each run was rewound."""
     held: Rate
@@ -167,7 +170,7 @@ class Results:
         for kind in kinds().values():
             for arm in dict.fromkeys((UNTREATED, REWOUND, *kind.arms)):
                 judged = [outcome_ for _, outcome_ in self.outcomes(kind, arm)]
-                if judged and arm != GUARDED:  # judged against the twin: see `guards`
+                if judged and arm not in GUARDS:  # judged against the twin: see `guards`
                     yield kind, arm, judged
 
     def guards(self) -> list[GuardResult]:
@@ -175,11 +178,13 @@ class Results:
         out = []
         counting = [each.kind for each in self.kinds() if each.counts is not False]
         subjects: list[Kind | Twin] = [*counting, *twins().values()]
-        for subject in subjects:
+        alone = [(subject, GUARDED) for subject in subjects]
+        asking = [(subject, ASKED) for subject in counting if subject.is_of_task]
+        for subject, arm in (*alone, *asking):
             twin = subject.twin if isinstance(subject, Kind) else subject
             rewinds, shares, num_untouched = [], [], 0
             for seed in self.seeds:
-                guarded = self.piece(subject, seed, GUARDED)
+                guarded = self.piece(subject, seed, arm)
                 if guarded is None or not self._is_wanted(subject, seed):
                     continue
                 rewinds.append(len(guarded.rewinds))
@@ -191,6 +196,7 @@ class Results:
                 out.append(
                     GuardResult(
                         subject=subject,
+                        arm=arm,
                         rewinds=tuple(rewinds),
                         untouched=Rate(held=num_untouched, of=len(rewinds)),
                         held=Rate(held=sum(share >= HELD for share in shares), of=len(shares)),
@@ -236,7 +242,7 @@ class Results:
             _measured(symptom, name, by_arm, effects)
             for symptom, by_arm in self._by_symptom().items()
             for name in by_arm
-            if name not in (REWOUND, PLACEBO, ADVICE, GUARDED)
+            if name not in (REWOUND, PLACEBO, ADVICE, *GUARDS)
         ]
         return sorted(
             rows, key=lambda row: (row.symptom, not row.is_shown, -row.rate.low, -row.rate.of)

@@ -10,7 +10,7 @@ from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.text.amounts import counted, percent, rounded, signed
 
 from ...judge.advice.measured import Rate
-from ...judge.advice.treatments import ADVICE, PLACEBO, REWOUND, UNTREATED, treatment
+from ...judge.advice.treatments import ADVICE, ASKED, PLACEBO, REWOUND, UNTREATED, treatment
 from ...judge.rules.alarm_texts import RULE_TEXTS
 from ..tables import Grid
 from .kinds import ALL_SEEDS, LATER, SET_ASIDE, Kind, Twin
@@ -148,19 +148,21 @@ def _total(rates: Iterable[Rate]) -> Rate:
 def by_guard(results: Results) -> Grid:
     """What guarded runs of each kind ended at, beside their healthy twins; in all last."""
     guards = [each for each in results.guards() if isinstance(each.subject, Kind)]
+    asking = [each for each in guards if each.arm == ASKED]
+    alone = [each for each in guards if each.arm != ASKED]
     rows = [
         (
-            f"`{each.subject.name}`",
+            f"`{each.subject.name}`{', asked' * (each.arm == ASKED)}",
             f"{each.untouched.of - each.untouched.held} of {each.untouched.of}",
             str(max(each.rewinds)),
             rate_words(each.held),
             percent(each.share),
         )
-        for each in guards
+        for each in (*alone, *asking)
     ]
     if rows:
-        in_all = _total(each.held for each in guards)
-        rows.append(("in all", NOTHING, NOTHING, rate_words(in_all), NOTHING))
+        in_all = _total(each.held for each in alone)
+        rows.insert(len(alone), ("in all", NOTHING, NOTHING, rate_words(in_all), NOTHING))
     head = ("kind", "treated", "treatments, at most", "held", "success at the end")
     return Grid(head=head, rows=tuple(rows))
 

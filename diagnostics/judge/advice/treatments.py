@@ -112,6 +112,10 @@ ADVICE = "advice"
 """The arm that does what the verdict suggested first."""
 GUARDED = "guarded"
 """The arm that is trained from the first step with a guard, which treats it by itself."""
+ASKED = "asked"
+"""As guarded, by a guard that asks, and a person who agrees to all that it proposes."""
+GUARDS: Mapping[str, str] = {GUARDED: "auto", ASKED: "ask"}
+"""Arms with a guard, and its mode."""
 
 
 def _read(group: str) -> tuple[Treatment, ...]:

@@ -28,7 +28,7 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.run import build, checkpoint, guard
 from echoscope.core.run.branching import go_on, plan_branch, start_branch
 from echoscope.core.run.checkpoint import CheckpointError, Checkpoints
-from echoscope.core.run.guard import may_come_back, next_proposal, share_left
+from echoscope.core.run.guard import Guard, may_come_back, next_proposal, share_left
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.judge.advice.fate import fate_of
@@ -36,7 +36,7 @@ from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.proposals import Proposal, Proposals
 from echoscope.store.checkpoints import checkpoint_path, checkpoint_step
 from echoscope.store.log.verify import verify
-from echoscope.store.reader import open_run
+from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
     Alarm,
     AlarmSeverity,
@@ -395,7 +395,7 @@ def test_a_healthy_run_is_not_touched(recipe: str, tmp_path: Path) -> None:
 
 def proposing(monkeypatch: pytest.MonkeyPatch, *treatments: Proposal, why: str = "") -> None:
     answer = Proposals(state=RunState.COLLAPSED, kinds=("X",), treatments=treatments, why_none=why)
-    monkeypatch.setattr(guard, "proposals_of", lambda run: answer)
+    monkeypatch.setattr(guard, "proposals_of", lambda run, **options: answer)
 
 
 def lower(rate: float, checkpoint: int = 2) -> Proposal:
@@ -434,6 +434,21 @@ class TestTheNextTreatment:
         proposal, _ = self.of(collapsed, [given(1e-4, 1e-3)])
         assert proposal is not None
         assert proposal.settings == {"optim.lr": 1e-5}
+
+    def test_a_guard_that_acts_alone_is_proposed_no_other_task(
+        self, collapsed: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        allowed: list[bool] = []
+
+        def answer(run: RunReader, *, may_change_task: bool) -> Proposals:
+            allowed.append(may_change_task)
+            return Proposals(state=RunState.COLLAPSED, kinds=("X",), treatments=(), why_none="no")
+
+        monkeypatch.setattr(guard, "proposals_of", answer)
+        for mode in ("auto", "ask"):
+            watching = Guard(run_path=collapsed, run_id="run", say=lambda text: None)
+            watching.commands(["alarm"], collapsing(f"guard={mode}"))
+        assert allowed == [False, True]
 
     def test_nothing_leads_back_to_what_was_treated(
         self, collapsed: Path, monkeypatch: pytest.MonkeyPatch

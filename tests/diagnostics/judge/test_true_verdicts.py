@@ -23,6 +23,7 @@ from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.alarms import AlarmEngine, RunState
 from echoscope.diagnostics.judge.calibration import BY_KINDS, MEASURED, quiet_level
 from echoscope.diagnostics.judge.lineage import Before
+from echoscope.diagnostics.judge.proposals import treatments_of
 from echoscope.diagnostics.judge.verdict import Diagnosis, diagnose
 from echoscope.diagnostics.measure.rewards import luck_share
 from echoscope.store.records import (
@@ -524,6 +525,18 @@ def test_the_cause_that_the_run_shows_comes_first() -> None:
     assert verdict.actions[0].settings == {"envs.train.0.params.slip": 0}
     assert not verdict.actions[0].can_cure
     assert "No trainer setting cures this; the task must change" in verdict.text
+
+
+def test_another_task_is_proposed_only_where_a_person_decides() -> None:
+    slippery = {"train": [TASK | {"params": {"slip": 0.9}}]}
+    lucky = replace(ENDED, config=CONFIG | {"optim": {"lr": 3e-4}, "envs": slippery}, live={})
+    steady = {"optim/lr": 3e-4, "reward/luck_frac": 0.8}
+    engine = observed(60, lambda s: broken(s) | steady, lucky).engine
+    asked, alone = treatments_of(engine, 20, may_change_task=True), treatments_of(engine, 20)
+    assert asked[0].settings == {"envs.train.0.params.slip": 0}
+    assert asked[0].why.startswith("No trainer setting cures this; the task must change. ")
+    assert [each.settings for each in asked[1:]] == [each.settings for each in alone][:3]
+    assert not any(each.is_of_task for each in alone)
 
 
 def test_luck_that_a_collapsed_policy_hides_stays_the_cause() -> None:
