@@ -56,7 +56,7 @@ def cure(
     run = run.resolve()
     require_weights(run)
     who = issued_by or os_user()
-    plan = begun(run, by=who, steps=steps, is_new=again)
+    plan = begun(run, by=who, steps=steps, is_new=again, may_change_task=not yes)
     if dry_run:
         _show(run, plan, "", as_json)
         return

@@ -19,8 +19,14 @@ from echoscope.dashboard.page import links, ui
 from echoscope.dashboard.steer import curing, question
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
-from echoscope.diagnostics.judge.proposals import proposals_of
-from echoscope.diagnostics.tools.curing import HELD, best_success, cure_of, standing, table
+from echoscope.diagnostics.tools.curing import (
+    HELD,
+    best_success,
+    cure_of,
+    proposed,
+    standing,
+    table,
+)
 from echoscope.store.errors import StoreError
 from echoscope.store.steer.cures import Cure, is_being_cured, read_cure
 from echoscope.store.steer.steering import SteeringError, override_words, why_no_branch
@@ -32,7 +38,7 @@ UNTREATED = "untreated"
 _NUMBER_PX = 180
 
 
-proposed = queries.kept(proposals_of)
+proposals_of = queries.kept(proposed)
 stand_of = queries.kept(standing)
 best_of = queries.kept(best_success)
 
@@ -75,7 +81,7 @@ def _part(run_id: str) -> None:
 
 def _proposals(run_id: str, *, may_branch: bool) -> None:
     """What can be tried, and the button that tries it."""
-    proposals = proposed(run_id, may_change_task=True)
+    proposals = proposals_of(run_id)
     if not proposals.treatments:
         ui.empty(proposals.why_none)
         return

@@ -70,11 +70,26 @@ class Standing:
     """Critical alarms that are open after the first `GRACE_STEPS`."""
 
 
-def begun(run: Path, *, by: str, steps: int, is_new: bool) -> Cure:
+def proposed(run: RunReader, *, may_change_task: bool = True) -> Proposals:
+    """What a cure compares. Another task only where tasks that stay the same are played besides.
+
+    Where none are, training success is compared, and an easier task would always win.
+
+    Args:
+        may_change_task: a person chooses among the branches.
+
+    Raises:
+        StoreError: the run cannot be read.
+    """
+    return proposals_of(run, may_change_task=may_change_task and bool(evaluation_success(run)))
+
+
+def begun(run: Path, *, by: str, steps: int, is_new: bool, may_change_task: bool = True) -> Cure:
     """The cure of a run: the one that was begun, or a new one, which is not written yet.
 
     Args:
         is_new: begin anew, whatever there is.
+        may_change_task: a person chooses among the branches.
 
     Raises:
         CureError: nothing can be proposed, with the reason.
@@ -83,7 +98,9 @@ def begun(run: Path, *, by: str, steps: int, is_new: bool) -> Cure:
     earlier = None if is_new else read_cure(run)
     if earlier is not None:
         return earlier
-    return cure_of(run, proposals_of(open_run(run), may_change_task=True), by=by, steps=steps)
+    return cure_of(
+        run, proposed(open_run(run), may_change_task=may_change_task), by=by, steps=steps
+    )
 
 
 def cure_of(run: Path, proposed: Proposals, *, by: str, steps: int) -> Cure:
