@@ -18,7 +18,7 @@ from truth_families import FAMILIES, made_run
 from truth_runs import EVALUATION, RETURN, SUCCESS, TruthRun
 
 from echoscope.diagnostics.bench.harness import NEEDS_A_LOOK, LabelledRun, save_curves
-from echoscope.diagnostics.bench.report import TRUTH_RUNS
+from echoscope.diagnostics.bench.report import RECORDED
 
 SEED = 80
 """The judge was tuned with the seeds 0 to 19, and tested with 60 to 79."""
@@ -55,7 +55,7 @@ def _halved(run: TruthRun) -> int | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--output", type=Path, default=TRUTH_RUNS)
+    parser.add_argument("--output", type=Path, default=RECORDED["truth"])
     arguments = parser.parse_args()
     runs = [labelled(name, arguments.seed, made_run(name, arguments.seed)) for name in FAMILIES]
     note = (
