@@ -447,7 +447,7 @@ class AlarmEngine:
     def _record(self, alarm: OpenAlarm, state: AlarmState = AlarmState.RAISED) -> Alarm:
         """An open alarm as it stands, or one that has ended."""
         view, rule = self.view(), RULES_BY_NAME[alarm.rule]
-        main = view[alarm.channels[0]]
+        main = view.of(alarm.channels[0], alarm.metric)
         message = f"{alarm.title} (after step {view.step}): {alarm.words}"
         return Alarm(
             alarm_id=alarm.alarm_id,
@@ -487,7 +487,7 @@ class AlarmEngine:
         was += f"steps {alarm.raised_step} to {view.step}."
         worse = [a for a in self.open_alarms if a.severity is AlarmSeverity.CRITICAL]
         if not worse and not view.is_success_lost:
-            return f"{was} {capitalised(describe(view[alarm.channels[0]]))}"
+            return f"{was} {capitalised(describe(view.of(alarm.channels[0], alarm.metric)))}"
         by = f" {RULES_BY_NAME[worse[0].rule].title} has taken over." if worse else ""
         success = view.success
         now = "" if success is None else f" {capitalised(describe(success))}."

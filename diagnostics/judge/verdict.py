@@ -38,6 +38,7 @@ from .claims import Claim
 from .courses.changes import HALF, Channel
 from .courses.channels import CHANNELS, ChannelSpec
 from .courses.outcome import Outcome
+from .courses.outcome_claims import claims_of
 from .record import THEN, Evidence, Shown, Verdict
 from .regimes import Regime, RegimeTracker
 from .rules.base import Sign, averaged, describe
@@ -113,7 +114,7 @@ class Diagnosis:
         outcomes = sorted(view.outcomes.values(), key=lambda outcome: outcome not in deciding)
         others = (disagreement(view), independence(view), self.engine.situation.fate)
         return (
-            *(claim for outcome in outcomes for claim in outcome.claims()),
+            *(claim for outcome in outcomes for claim in claims_of(outcome)),
             *(other for other in others if other is not None),
         )
 
@@ -263,9 +264,8 @@ class Diagnosis:
         return [sign for name, sign in signs if name in names and sign.count]
 
     def _evidence(self, open_alarms: Sequence[OpenAlarm]) -> tuple[Evidence, ...]:
-        names = dict.fromkeys(name for alarm in open_alarms for name in alarm.channels)
         view = self.engine.view()
-        moved = (view[name] for name in names)
+        moved = (view.of(name, alarm.metric) for alarm in open_alarms for name in alarm.channels)
         pieces = (_evidence(sign) for sign in moved if sign.stands_out)
         by_metric: dict[str, Evidence] = {}
         for evidence in pieces:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from echoscope.text.amounts import counted
+from echoscope.text.amounts import counted, listed
 from echoscope.text.sentences import capitalised, in_sentence, parts_of_list
 
 from ..catalogue import metric
@@ -13,10 +13,22 @@ from .advice.actions import Action
 from .advice.causes import NOTES, Cause, unknown_words
 from .advice.situation import Situation
 from .alarms import RULES_BY_NAME, AlarmEngine, Blindness, OpenAlarm, RunState
+from .claims import Change
 from .courses.outcome import Outcome
 from .regimes import Regime
-from .rules.base import SUCCESS, View, describe, level_words, of_sets
+from .rules.base import (
+    FIXED,
+    MOST_SETS,
+    SUCCESS,
+    View,
+    describe,
+    level_words,
+    of_sets,
+    set_words,
+)
+from .rules.meanwhile import moved_meanwhile
 from .rules.metrics_needed import mapping_words, wanting_words
+from .rules.task import fallen_success
 
 Onset = tuple[int | None, tuple[int, int] | None]
 
@@ -31,12 +43,15 @@ STARTING = ", starting "
 """Between the title of a collapse and when it began."""
 NEAREST = "Nearest to an alarm"
 """How the sentence begins that names them."""
+FAR_APART = 0.2
+"""Success in training above that on the evaluation tasks, from which both are told."""
 MAX_SPIKES = 3
 """Steps of single far values that are named."""
 MAX_NEAREST = 2
 """Signals that a healthy verdict names as being half way to an alarm."""
 TITLES = (
     "Evidence",
+    "Meanwhile",
     "Also",
     "Likely cause",
     "Likely causes",
@@ -209,13 +224,29 @@ def outcome_words(view: View) -> str:
     if success is None:
         return ""
     text = course_words(success)
-    reward = view.outcomes["reward"]
-    if success.is_rate and reward.has_fallen and not success.has_fallen:
+    if success.spec.name in FIXED and len(success.moves_of_sets) > len(success.turns.pivots[:1]):
+        text += (
+            f" By set: {listed([set_words(each) for each in success.moves_of_sets], MOST_SETS)}."
+        )
+    train, reward = view.training, view.outcomes["reward"]
+    is_told_below = train is reward and reward.has_fallen
+    if train is not success and not is_told_below and _tells_more(train, success):
+        text += f" {course_words(train)}"
+    elif success.is_rate and reward.has_fallen and not success.has_fallen:
         what, look = "fell while success did not", f" {_LOOK_AT_REWARD}"
-        if success.may_be_down:
+        if success.may_be_down or view.outcomes["success_train"].leans:
             what, look = "fell", ""
         text += f" The mean return {what}: {describe(reward)}.{look}"
     return text
+
+
+def _tells_more(train: Outcome, success: Outcome) -> bool:
+    """Does training move where the success that decides does not, or much further?"""
+    if not train.was_ready or not train.shows_turn:
+        return False
+    if not success.shows_turn or success.is_below_best != train.is_below_best:
+        return True
+    return train.is_rate and success.is_rate and train.level - success.level >= FAR_APART
 
 
 _LOOK_AT_REWARD = "Check whether a term or a weight of the reward changed there."
@@ -266,7 +297,7 @@ chance.'
         return f"{capitalised(name)} is {now}, with no change beyond chance."
     if not outcome.shows_turn:
         return f"{capitalised(name)} is {now}.{open_change}"
-    start = level_words(outcome.level_of(pivots[-1][1]), with_trials=False)
+    start = level_words(outcome.level_of(outcome.before()), with_trials=False)
     bottom = outcome.bottom
     if outcome.has_fallen:
         rest = ", and still falls" if outcome.still_falls else ""
@@ -276,7 +307,7 @@ chance.'
         higher = f" It had been {best}." if outcome.is_below_best else ""
         is_lower = before is not None and before.mean > outcome.now.mean
         return f"{capitalised(name)} rose from {start} to {now}.{higher or open_change * is_lower}"
-    held = level_words(outcome.level_of(pivots[-2][1]), with_trials=False)
+    held = level_words(outcome.level_of(outcome.before(-2)), with_trials=False)
     num_falls = sum(mode == "down" for mode, _ in pivots)
     times = f" {num_falls} times, the last time" if num_falls > 1 else ""
     fell = f"{capitalised(name)} fell{times} from {held}"
@@ -303,7 +334,16 @@ def _alarm_parts(
     parts = [f"{is_first_of}{title}{since}. {worst.meaning}"]
     if template and worst.rule in ("TEMPLATE_COLLAPSE", "LOW_ENTROPY_COLLAPSE", "ECHO_TRAP"):
         parts[0] += f" {template}"
-    parts.append(f"Evidence: {_evidence(worst, open_alarms, view)}.")
+    evidence = _evidence(worst, open_alarms, view)
+    parts.append(f"Evidence: {evidence}.")
+    main = view.of(worst.channels[0], worst.metric)
+    if isinstance(main, Outcome) and main.is_down:
+        fall: Change | None = main.last_change
+    else:
+        fall = fallen_success(view)
+    meanwhile = moved_meanwhile(view, fall) if fall is not None else []
+    others_moved = [text for text in meanwhile if f"{text.split(':')[0]}: " not in evidence]
+    parts += [f"Meanwhile: {'; '.join(others_moved)}."] if others_moved else []
     others = [alarm for alarm in open_alarms[1:] if not _is_said(alarm, worst)]
     if others:
         also = dict.fromkeys(in_sentence(alarm.title) for alarm in others)

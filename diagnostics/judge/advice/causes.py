@@ -16,7 +16,8 @@ from typing import Any
 from echoscope.text.amounts import percent
 
 from ...catalogue import metric
-from ..rules.base import FIXED, View, level_amount
+from ..claims import Change
+from ..rules.base import FIXED, View, level_amount, set_name, set_words
 from ..rules.task import (
     TERM_AGREEMENT,
     TERM_SHARE,
@@ -344,17 +345,20 @@ def _without_term(name: object, situation: Situation) -> dict[str, Any]:
 def _forgetting(view: View) -> Cause | None:
     """One set of the evaluation tasks falls while another rises."""
     moves = next((m for name in FIXED if (m := view.outcomes[name].moves_of_sets)), [])
-    if not moves or moves[0][2] >= moves[0][1] or moves[-1][2] < moves[-1][1] + LEAST_LEARNED:
+    if not moves or moves[0].direction == "rise" or _gain(moves[-1]) < LEAST_LEARNED:
         return None
-    (lost, held, left), (learned, before, after) = moves[0], moves[-1]
+    lost = set_name(moves[0])
     return Cause(
-        text=f"the policy learns `{learned}` ({percent(before)} -> {percent(after)}) and forgets "
-        f"`{lost}` ({percent(held)} -> {percent(left)})",
+        text=f"the policy learns {set_words(moves[-1])}, and forgets {set_words(moves[0])}",
         refuted_by=f"`{lost}` falls as much when tasks like it are trained, too",
         key="tasks",
         look=f"Mix tasks like `{lost}` into the training tasks, or keep the policy nearer to where "
         "it started: by a KL penalty or a lower learning rate.",
     )
+
+
+def _gain(move: Change) -> float:
+    return move.after.value - move.before.value
 
 
 LEAST_LEARNED = 0.05
@@ -511,10 +515,10 @@ def _short_budget(names: set[str], view: View, situation: Situation) -> Cause | 
     Only in the first case a longer limit is known to help: the others may loop.
     """
     truncated = view.channels["truncated"]
-    if not names & {"FORMAT_COLLAPSE", "LENGTH_SATURATION"}:
+    if not names & {"FORMAT_COLLAPSE", "LENGTH_SATURATION", "LOW_SUCCESS"}:
         return None
     least = min([truncated.low, *truncated.first_values[:1]])  # a level is of several steps
-    if not least >= 0.1:
+    if not least >= 0.1 or names.isdisjoint(("FORMAT_COLLAPSE", "LENGTH_SATURATION")):
         is_symptom = bool(names & {"ENTROPY_EXPLOSION", "DEGENERATE_TEXT"})
         if is_symptom or not truncated.is_raised or fallen_success(view) is None:
             return None

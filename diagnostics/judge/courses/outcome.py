@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from ..claims import Change, Claim, Dip, Level, Lost
+from ..claims import Change, Level
 from .channels import OutcomeSpec
 from .course import Source
 from .series import Series, Stretch
@@ -70,8 +70,8 @@ class Outcome:
     """Share of what was held whose loss is a large fall."""
     restarted: list[int] = field(default_factory=list)
     """Steps at which other tasks came: what was before is another quantity."""
-    sets: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    """(step, value) of each set of tasks, where several are averaged."""
+    sets: dict[str, Outcome] = field(default_factory=dict)
+    """Each set of tasks by its metric, where several are averaged."""
     num_sagging: int = 0
     """Rows in a row that are half way to a large fall."""
     low_since: int | None = None
@@ -87,6 +87,8 @@ class Outcome:
     """Turns and rows with which `_dates` was made."""
     _dates: Dates | None = field(default=None, init=False)
     """When the last turn may have begun."""
+    _levels_before: list[Stretch] = field(default_factory=list, init=False)
+    """The level before each turn."""
 
     def __post_init__(self) -> None:
         self._begin()
@@ -96,6 +98,7 @@ class Outcome:
         is_known = self.spec.is_fixed and self.spec.kind == "rate"
         self.turns = Turns(self.series, least_rows=1 if is_known else 2)
         self.low_since = self._now = self._dated = self._dates = None
+        self._levels_before = []
         self.num_sagging = 0
         self.was_large = self.was_lost = self.was_back = False
 
@@ -122,12 +125,21 @@ class Outcome:
             self.source = self.source.begin(measured, keys)
             self._begin()
         self.trials |= trials
-        for key, each in measured.items() if "*" in keys[0] else ():
-            self.sets.setdefault(key, []).append((step, each))
         value = self.source.take(measured, keys)
+        self._update_sets(step, values, measured)
         self.is_reconstructed = values.get("reward/is_reconstructed", 0.0) > 0
         groups = values.get(self.spec.groups, math.nan) if self.spec.groups else math.nan
         self._add(step, value, self.num_trials, groups)
+
+    def _update_sets(
+        self, step: int, values: Mapping[str, float], measured: Collection[str]
+    ) -> None:
+        tagged = self.tagged
+        for key in measured if len(tagged) > 1 else ():
+            if key in tagged:
+                of_set = self.sets.setdefault(key, Outcome(spec=replace(self.spec, keys=(key,))))
+                of_set.turns.num_series = len(tagged)
+                of_set.update(step, values)
 
     def _add(self, step: int, value: float, trials: float, groups: float) -> None:
         num_rows = len(self.series)
@@ -252,10 +264,10 @@ class Outcome:
     @property
     def base(self) -> float:
         """Of a return: the level that its gain started from."""
-        return min([*(stretch.mean for stretch in self._floors), self.high])
+        return min([*(stretch.mean for stretch in self.floors), self.high])
 
     @property
-    def _floors(self) -> list[Stretch]:
+    def floors(self) -> list[Stretch]:
         """The low points that it rose from to the best that was held."""
         rises = (stretch for mode, stretch in self.turns.pivots if mode == "up")
         return [stretch for stretch in rises if stretch.start <= self.best.start]
@@ -542,6 +554,29 @@ class Outcome:
         if self._dated != (dated := (len(self.turns.pivots), stop)):
             rows = change_points(self.series, start, stop)
             self._dated, self._dates = dated, between_rows(self.series, start, rows)
+            self._levels_before[len(self.turns.pivots) - 1 :] = [self._level_before(self._dates[0])]
+
+    def _level_before(self, step: int) -> Stretch:
+        """The level that the last turn began from, which was over before a step at the earliest.
+
+        The extreme that shows a turn was chosen for its height, which flatters it. The level is
+        chosen for its length. Where it would be shorter than the extreme, nothing better is known.
+        """
+        (_, pivot), stop = self.turns.pivots[-1], self.series.row_of(step)
+        first = self.turns.pivots[-2][1].stop if len(self.turns.pivots) > 1 else 0
+        if stop - first < pivot.size:
+            return pivot
+        level = self.turns.level_until(stop, first)
+        return level if level.size >= pivot.size else pivot
+
+    def before(self, turn: int = -1) -> Stretch:
+        """The level before a turn; its extreme, where the level no longer shows the turn."""
+        mode, pivot = self.turns.pivots[turn]
+        level, after = self._levels_before[turn], self.since_turn
+        if turn != -1:
+            after = self.turns.pivots[turn + 1][1]
+        sign = -1 if mode == "down" else 1
+        return level if sign * self.series.sigmas(level, after) >= SHOWN_Z else pivot
 
     @property
     def onset_interval(self) -> tuple[int, int] | None:
@@ -605,22 +640,18 @@ class Outcome:
         )
 
     @property
-    def moves_of_sets(self) -> list[tuple[str, float, float]]:
-        """(tag, before, now) of each set of tasks over a fall; empty where there is one set."""
-        if not self.is_down or len(self.tagged) < 2:
-            return []
-        steps, pivot, now = self.series.steps, self.turns.pivots[-1][1], self.since_turn
-        moves = []
-        for key in self.tagged:
-            values = self.sets.get(key, [])
-            early, late = (
-                [value for step, value in values if steps[each.start] <= step < end]
-                for each, end in ((pivot, steps[pivot.stop - 1] + 1), (now, steps[-1] + 1))
-            )
-            if early and late:
-                means = math.fsum(early) / len(early), math.fsum(late) / len(late)
-                moves.append((key.split("/")[1], *means))
-        return sorted(moves, key=lambda move: move[2] - move[1]) if len(moves) > 1 else []
+    def last_change(self) -> Change:
+        """The last turn: from the level before it to the present one."""
+        return self.change(self.before(), self.since_turn, is_dated=True)
+
+    @property
+    def moves_of_sets(self) -> list[Change]:
+        """What sets of tasks did by themselves, beyond chance, the largest fall first.
+
+        Empty where there is one set.
+        """
+        moves = [of_set.last_change for of_set in self.sets.values() if of_set.shows_turn]
+        return sorted(moves, key=lambda move: move.after.value - move.before.value)
 
     def _chosen_for(self, stretch: Stretch) -> Chosen:
         if stretch == self.turns.best:
@@ -654,43 +685,3 @@ class Outcome:
     def is_down(self) -> bool:
         """It fell, and its present level still shows it."""
         return self.has_fallen and self.shows_turn
-
-    def claims(self) -> Iterator[Claim]:
-        """What is so, beyond chance; the most serious first."""
-        if not self.count or not self.was_ready or not self.series.is_judgeable:
-            return
-        pivots = self.turns.pivots
-        is_shown = self.shows_turn
-        if self.is_down:
-            change = self.change(pivots[-1][1], self.since_turn, is_dated=True)
-            if self.is_lost and self.is_nearly_lost:
-                lost = self.change(self.best, self.since_turn, is_dated=True)
-                yield Lost(change=lost, most_left=self._most_left, num_points=self.num_low_rows)
-            yield change
-        elif self.turns.mode == "up" and is_shown:
-            bottom = self.bottom
-            if bottom is not None:
-                yield Dip(
-                    held=self.level_of(pivots[-2][1]),
-                    bottom=self.level_of(bottom),
-                    now=self.level_of(self.since_turn),
-                    is_rising=self.still_rises,
-                    is_back=not self.is_below_best,
-                )
-            else:
-                yield self.change(pivots[-1][1], self.since_turn, is_dated=True)
-        yield self.level_of(self.now)
-
-    @property
-    def _most_left(self) -> float:
-        upper = self.series.bounds(self.since_turn, BOUND_Z)[1]
-        if self.is_rate:
-            held = self.series.bounds(self.best, CHOSEN_Z)[0]
-            return min(upper / max(held, 1e-9), 1.0)
-        # What it had gained is a difference of two levels, each known as well as its rows tell.
-        floor = min(
-            (self.series.bounds(stretch, BOUND_Z)[0] for stretch in self._floors),
-            default=self.series.bounds(self.best, CHOSEN_Z)[0],
-        )
-        gain = self.series.bounds(self.best, BOUND_Z)[0] - floor
-        return (upper - floor) / gain if gain > 0 else 0.0

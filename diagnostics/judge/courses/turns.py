@@ -55,6 +55,8 @@ class Turns:
     """Standard errors that a turn downwards takes less while other kinds of signs agree."""
     beside: float = 0.0
     """Standard errors by which another measure of the same policy is down; 0 for none."""
+    num_series: int = 1
+    """Series that are looked at beside this one and alike, itself included."""
     mode: Mode = ""
     pivots: list[tuple[Mode, Stretch]] = field(default_factory=list)
     """Confirmed turns in order: the mode that began, and the extreme it began from."""
@@ -111,7 +113,8 @@ class Turns:
     def turn_z(self) -> float:
         """Standard errors that confirm a turn, at this many rows."""
         caution = CAUTION if self.series.kind == "rate" else AMOUNT_CAUTION
-        return math.sqrt(2 * (math.log(max(len(self.series), 1)) + caution))
+        looks = self.num_series * max(len(self.series), 1)
+        return math.sqrt(2 * (math.log(looks) + caution))
 
     def sigmas_below_best(self, least_rows: int) -> float:
         """Standard errors from the best down to what follows it, of so many rows, at most."""

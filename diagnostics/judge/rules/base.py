@@ -18,7 +18,7 @@ from echoscope.text.amounts import listed, number, percent, rounded, step_words
 
 from ...catalogue import metric
 from ...metric_entry import POINTS, SHARE
-from ..claims import Level
+from ..claims import Change, Level
 from ..courses.changes import DRASTIC, Channel
 from ..courses.outcome import Outcome
 from .alarm_texts import RULE_TEXTS, RuleName, RuleText
@@ -92,6 +92,11 @@ class View:
 
     def __getitem__(self, name: str) -> Sign:
         return self.outcomes[name] if name in self.outcomes else self.channels[name]
+
+    def of(self, name: str, key: str) -> Sign:
+        """A sign; of an outcome over several sets of tasks the set whose metric this is."""
+        sign = self[name]
+        return sign.sets.get(key, sign) if isinstance(sign, Outcome) else sign
 
     def raised(self, *names: str) -> list[Sign]:
         return [sign for sign in map(self.__getitem__, names) if sign.is_raised]
@@ -284,7 +289,7 @@ def describe(sign: Sign) -> str:
     """`valid actions: 95 % (highest, step 40) -> 31 % (step 55)`."""
     if isinstance(sign, Outcome):
         return describe_outcome(sign)
-    spec, label = sign.spec, _label(sign)
+    spec, label = sign.spec, channel_label(sign)
     now = amount(sign.shown_level if math.isfinite(sign.level) else sign.value, spec.unit)
     over = f", {averaged(sign)}" if averaged(sign) else ""
     if spec.against == "recent":
@@ -321,12 +326,21 @@ def describe_outcome(outcome: Outcome) -> str:
     now = outcome.level_of(outcome.since_turn)
     if not outcome.shows_turn:
         return f"{label}: {level_words(now)}"
-    pivot = outcome.turns.pivots[-1][1]
-    before = outcome.level_of(outcome.best if outcome.has_fallen else pivot)
+    before = outcome.level_of(outcome.before())
     rest = ", and still falls" if outcome.still_falls else ""
-    moves = [f"`{tag}` {percent(a)} -> {percent(b)}" for tag, a, b in outcome.moves_of_sets]
-    rest += f" ({listed(moves, MOST_SETS)})" if moves else ""
+    moves = [set_words(move) for move in outcome.moves_of_sets]
+    rest += f" ({listed(moves, MOST_SETS)})" if moves and outcome.has_fallen else ""
     return f"{label}: {level_words(before, with_trials=False)} -> {level_words(now)}{rest}"
+
+
+def set_words(move: Change) -> str:
+    """`` `math` 30 % -> 50 % ``: what a set of evaluation tasks did."""
+    return f"`{set_name(move)}` {percent(move.before.value)} -> {percent(move.after.value)}"
+
+
+def set_name(move: Change) -> str:
+    """The tag of a set of evaluation tasks."""
+    return move.metric.split("/")[1]
 
 
 def of_sets(outcome: Outcome) -> str:
@@ -390,7 +404,7 @@ def trials_words(level: Level) -> str:
     return tasks if level.num_points == 1 else many
 
 
-def _label(channel: Channel) -> str:
+def channel_label(channel: Channel) -> str:
     """Of the metric that was measured, which may be another than the channel's first choice."""
     return metric(channel.key).in_sentence if channel.key else channel.spec.label
 
@@ -403,7 +417,7 @@ def describe_jump(sign: Sign) -> str:
     of_rows = f" {averaged(sign)}" if averaged(sign) else ""
     before, now = (amount(value, sign.spec.unit) for value in (sign.baseline, sign.value))
     return (
-        f"{_label(sign)}: {before} ({side}{of_rows}, step {best}) -> {now} at once "
+        f"{channel_label(sign)}: {before} ({side}{of_rows}, step {best}) -> {now} at once "
         f"(step {sign.last_step})"
     )
 

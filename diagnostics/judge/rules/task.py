@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from echoscope.text.amounts import percent
+from echoscope.text.amounts import listed, percent
 from echoscope.text.sentences import capitalised
 
 from ...catalogue import metric
@@ -10,6 +10,7 @@ from ..claims import Change, Disagreement
 from ..courses.outcome import Outcome
 from .base import (
     FIXED,
+    MOST_SETS,
     RATES,
     SOLVED_RATE,
     Finding,
@@ -19,8 +20,12 @@ from .base import (
     describe,
     finding,
     level_amount,
+    level_words,
+    of_sets,
     rule,
     sentence,
+    set_name,
+    set_words,
 )
 
 SIGNS = (
@@ -69,7 +74,7 @@ def _low_success(view: View) -> Finding | None:
     names = (*RATES, "eval_reward", "reward") if not view.has_success_rate else RATES
     fallen = [view.outcomes[name] for name in names if view.outcomes[name].is_down]
     if not fallen:
-        return None
+        return _lost_set(view)
     fallen.sort(key=lambda outcome: -_gravity(outcome, deciding))
     main = fallen[0]
     signs = view.leaning(*SIGNS)
@@ -98,6 +103,27 @@ def _low_success(view: View) -> Finding | None:
         title=_TITLES.get(main.spec.name, "" if main in deciding else "Training success dropped"),
         meaning=_meaning(main, view),
     )
+
+
+def _lost_set(view: View) -> Finding | None:
+    """One set of the evaluation tasks fell far, and others make up for it in their mean."""
+    for outcome in view.deciding:
+        moves = outcome.moves_of_sets
+        for move in moves:
+            of_set = outcome.sets[move.metric]
+            if of_set.is_down and of_set.is_large_fall and of_set.is_confirmed:
+                tag = set_name(move)
+                label, _, levels = describe(of_set).partition(": ")
+                others = [set_words(each) for each in moves if each is not move]
+                rest = f" ({listed(others, MOST_SETS)})" if others else ""
+                return finding(
+                    of_set,
+                    words=f"{label} on `{tag}`: {levels}{rest}",
+                    title=f"Success dropped on the tasks of `{tag}`",
+                    meaning=f"The policy solves fewer tasks of `{tag}` than before, and others "
+                    "make up for it in the mean.",
+                )
+    return None
 
 
 _TITLES = {"reward": "Mean return dropped", "eval_reward": "Evaluation reward dropped"}
@@ -165,7 +191,7 @@ def fallen_success(view: View) -> Change | None:
     down = next((outcome for outcome in fallen if outcome.is_down), None)
     if down is None:
         return None
-    return down.change(down.turns.pivots[-1][1], down.since_turn, is_dated=True)
+    return down.change(down.before(), down.since_turn, is_dated=True)
 
 
 def _risen(outcome: Outcome, down: Change) -> Change | None:
@@ -199,7 +225,7 @@ def _reward_hacking(view: View) -> Finding | None:
     if claim is None or claim.up.metric == "rollout/success_rate":
         return None
     down = next(o for o in view.outcomes.values() if o.count and o.key == claim.down.metric)
-    if any(after > before for _, before, after in down.moves_of_sets):
+    if any(move.direction == "rise" for move in down.moves_of_sets):
         return None  # what is paid for is learned, and something else is forgotten
     critical = down in view.deciding and down.is_large_fall and down.is_confirmed and view.is_warm
     parts = [describe(down), _change_words(claim.up)]
@@ -325,7 +351,13 @@ def _stalled(view: View) -> Finding | None:
         return None
     if any(outcome.moves_since(success.flat_since) for outcome in view.outcomes.values()):
         return None
-    evidence_text = f"{describe(success)}; no change beyond chance since step {success.flat_since}"
+    if _converged(view) is not None:
+        return None
+    evidence_text = (
+        f"{metric(success.key).in_sentence}{of_sets(success)}: "
+        f"{level_words(success.level_of(success.since_turn))}; no change beyond chance since step "
+        f"{success.flat_since}"
+    )
     return finding(success, words=evidence_text, is_note=True)
 
 

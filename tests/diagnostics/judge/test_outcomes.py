@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from echoscope.diagnostics.judge.claims import Change, Dip, Level, Lost
 from echoscope.diagnostics.judge.courses.channels import OUTCOMES
 from echoscope.diagnostics.judge.courses.outcome import Outcome
+from echoscope.diagnostics.judge.courses.outcome_claims import claims_of
 from echoscope.diagnostics.judge.courses.series import Series, lengths
 from echoscope.diagnostics.judge.courses.turns import Turns, change_points
 from echoscope.diagnostics.judge.rules.base import describe_outcome
@@ -49,8 +50,8 @@ def returned(values: list[float]) -> Outcome:
     return outcome
 
 
-def claims_of(outcome: Outcome, kind: type) -> list:
-    return [claim for claim in outcome.claims() if isinstance(claim, kind)]
+def claims_of_kind(outcome: Outcome, kind: type) -> list:
+    return [claim for claim in claims_of(outcome) if isinstance(claim, kind)]
 
 
 # --- what a row weighs
@@ -58,7 +59,7 @@ def claims_of(outcome: Outcome, kind: type) -> list:
 
 def test_a_rate_over_known_episodes_has_the_interval_of_so_many_coins() -> None:
     """40 rows of 32 of 64: Wilson around 0.5 with 2,560 coins, 1.96 standard errors of 0.00988."""
-    level = claims_of(trained([0.5] * 40, 64.0), Level)[0]
+    level = claims_of_kind(trained([0.5] * 40, 64.0), Level)[0]
     assert (level.value, level.trials, level.num_points) == (0.5, 2560.0, 40)
     half = 1.96 / (1 + 1.96**2 / 2560) * math.sqrt(0.25 / 2560 + 1.96**2 / (4 * 2560**2))
     assert level.high - 0.5 == pytest.approx(half)
@@ -72,7 +73,7 @@ def test_many_evaluations_of_the_same_tasks_know_no_more_tasks() -> None:
     evaluations each, 0.125 give or take 1.9 times the root of twice 0.0166 squared; downwards more,
     by 2.6 of them for the low point, which was chosen.
     """
-    level = claims_of(evaluated([64] * 14), Level)[0]
+    level = claims_of_kind(evaluated([64] * 14), Level)[0]
     assert (level.value, level.trials, level.num_points) == (0.5, 1792.0, 14)
     assert (level.low, level.high) == pytest.approx((0.4147, 0.5853), abs=1e-4)
     outcome = evaluated([56] * 7 + [72] * 7)
@@ -106,7 +107,7 @@ def test_a_count_has_one_interval_whatever_it_is_compared_with() -> None:
     for n, solved in enumerate([2, 6, 1, 5, 1, 6, 1, 4], start=1):
         row = {"eval/a/success_rate": solved / 64, "eval/a/num_tasks": 64.0}
         outcome.update(10 * n, row)
-        change = claims_of(outcome, Change)[0]
+        change = claims_of_kind(outcome, Change)[0]
         assert (change.before.low, change.before.high) == pytest.approx(wilson, abs=1e-12)
         assert "evaluation success: 36 % (25 to 48 %, step 0) -> " in describe_outcome(outcome)
         # The difference allows for the choice.
@@ -242,7 +243,7 @@ def test_one_bad_batch_of_training_is_no_turn_and_the_second_is() -> None:
 def test_a_zero_over_enough_rows_is_lost_whatever_the_best_was(rate: float) -> None:
     """C3, truth 2: 0.7 -> 0 stayed "watch" for 2,900 rows."""
     outcome = trained([rate] * 30 + [0.0] * 10, 64.0)
-    lost = claims_of(outcome, Lost)
+    lost = claims_of_kind(outcome, Lost)
     assert outcome.is_lost
     assert lost[0].num_points >= 5
     assert lost[0].most_left < 0.15
@@ -261,7 +262,7 @@ def test_a_level_run_makes_no_claim_of_direction() -> None:
 def test_a_rise_within_ten_steps_is_from_where_it_began() -> None:
     """`long-episodes`: 4 -> 87.5 % was said to have risen from 48 to 49 %."""
     rates = [1 / 24, 1 / 24, 9 / 24, 12 / 24, 10 / 24, 11 / 24, 18 / 24, 18 / 24, 17 / 24, 21 / 24]
-    change = claims_of(trained(rates, 24.0), Change)[0]
+    change = claims_of_kind(trained(rates, 24.0), Change)[0]
     assert change.direction == "rise"
     assert change.before.value == pytest.approx(1 / 24)
     assert change.after.value > 0.7
@@ -273,13 +274,13 @@ def test_a_dip_and_its_recovery() -> None:
     down = evaluated([round(128 * rate) for rate in fell], every=2)
     assert down.has_fallen
     back = evaluated([round(128 * rate) for rate in [*fell, 0.52, 0.71, 0.74, 0.73]], every=2)
-    dip = claims_of(back, Dip)[0]
+    dip = claims_of_kind(back, Dip)[0]
     assert back.is_recovering
     assert dip.bottom.value < 0.46
     assert dip.held.value == pytest.approx(0.87, abs=0.01)
     assert not dip.is_back
     whole = evaluated([round(128 * rate) for rate in [*fell, 0.6, 0.8, 0.87, 0.87, 0.86]], every=2)
-    assert claims_of(whole, Dip)[0].is_back
+    assert claims_of_kind(whole, Dip)[0].is_back
     assert not whole.is_recovering
 
 
@@ -309,7 +310,7 @@ def test_other_tasks_are_another_quantity() -> None:
         }
         outcome.update(step, row)
     assert outcome.restarted == [10]
-    assert claims_of(outcome, Change) == []
+    assert claims_of_kind(outcome, Change) == []
 
 
 # --- since when
@@ -354,7 +355,7 @@ def test_what_agrees_with_other_signs_does_not_feel_an_offset(offset: float) -> 
 
 
 def test_a_claim_is_json() -> None:
-    lost = claims_of(trained([0.5] * 30 + [0.0] * 6, 64.0), Lost)[0]
+    lost = claims_of_kind(trained([0.5] * 30 + [0.0] * 6, 64.0), Lost)[0]
     words = json.loads(json.dumps(json_value(lost), allow_nan=False))
     assert words["claim"] == "lost"
     assert words["change"]["before"]["claim"] == "level"
@@ -363,7 +364,7 @@ def test_a_claim_is_json() -> None:
 
 def test_turns_of_a_series_that_is_empty() -> None:
     outcome = Outcome(spec=TRAINING)
-    assert list(outcome.claims()) == []
+    assert list(claims_of(outcome)) == []
     assert Turns(outcome.series).mode == ""
     assert math.isnan(outcome.level)
 
