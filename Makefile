@@ -201,7 +201,7 @@ $(HOOKS)/.installed: $(STAMP)
 	$(HOOKS)/bin/pip install --quiet --disable-pip-version-check -c $(HOOKS)/constraints.txt verifiers==0.4.0 ray==2.60.0
 	$(HOOKS)/bin/pip install --quiet --disable-pip-version-check --no-deps -e . verl==0.9.1 tensordict==0.15.3 \
 	  orjson pyvers==0.2.3 omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 hydra-core==1.3.8 codetiming==1.4.0 \
-	  torchdata==0.11.0 fastapi cachetools datasets
+	  torchdata==0.11.0 fastapi cachetools datasets multiprocess dill xxhash
 	touch $@
 
 test-peers: $(HOOKS)/.installed  ## verl and verifiers with our hooks, a full disk (downloads 200 MB)
