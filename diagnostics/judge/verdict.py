@@ -283,7 +283,8 @@ class Diagnosis:
             names = {name for alarm in self.engine.open_alarms for name in alarm.channels}
             view = self.engine.view()
             # What leans agrees with an alarm; what is raised is sure by itself.
-            agreeing = kinds_of(name for name in names if view[name].is_raised)
+            first = self.engine.open_alarms[0].channels[:1]
+            agreeing = kinds_of(n for n in names if view[n].is_raised) | kinds_of(first)
             level = "high" if len(agreeing) >= 3 else "medium"
             of = _kinds_words(measured | agreeing)  # some only agree, and are no rule's own
             past = "is past its threshold" if len(agreeing) == 1 else "are past their thresholds"

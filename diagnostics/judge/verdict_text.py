@@ -15,6 +15,7 @@ from .advice.situation import Situation
 from .alarms import RULES_BY_NAME, AlarmEngine, Blindness, OpenAlarm, RunState
 from .claims import Change
 from .courses.outcome import Outcome
+from .courses.sets import moves_of_sets, of_sets, set_words, unsolved_sets
 from .regimes import Regime
 from .rules.base import (
     FIXED,
@@ -23,8 +24,6 @@ from .rules.base import (
     View,
     describe,
     level_words,
-    of_sets,
-    set_words,
 )
 from .rules.meanwhile import moved_meanwhile
 from .rules.metrics_needed import mapping_words, wanting_words
@@ -224,17 +223,20 @@ def outcome_words(view: View) -> str:
     if success is None:
         return ""
     text = course_words(success)
-    if success.spec.name in FIXED and len(success.moves_of_sets) > len(success.turns.pivots[:1]):
+    if success.spec.name in FIXED and len(moves_of_sets(success)) > len(success.turns.pivots[:1]):
         text += (
-            f" By set: {listed([set_words(each) for each in success.moves_of_sets], MOST_SETS)}."
+            f" By set: {listed([set_words(each) for each in moves_of_sets(success)], MOST_SETS)}."
         )
+    text += "".join(f" No task of `{tag}` was ever solved." for tag in unsolved_sets(success))
     train, reward = view.training, view.outcomes["reward"]
     is_told_below = train is reward and reward.has_fallen
     if train is not success and not is_told_below and _tells_more(train, success):
         text += f" {course_words(train)}"
     elif success.is_rate and reward.has_fallen and not success.has_fallen:
         what, look = "fell while success did not", f" {_LOOK_AT_REWARD}"
-        if success.may_be_down or view.outcomes["success_train"].leans:
+        if not view.is_seen_by([success], reward):
+            what, look = "fell, and the fixed tasks were not played since", ""
+        elif success.may_be_down or view.outcomes["success_train"].leans:
             what, look = "fell", ""
         text += f" The mean return {what}: {describe(reward)}.{look}"
     return text
@@ -332,6 +334,8 @@ def _alarm_parts(
     when = onset_words(*onset)
     since = f"{STARTING}{when}" if when else ""
     parts = [f"{is_first_of}{title}{since}. {worst.meaning}"]
+    if state is RunState.WATCH and not isinstance(view[worst.channels[0]], Outcome):
+        parts[0] += f" {outcome_words(view)}"
     if template and worst.rule in ("TEMPLATE_COLLAPSE", "LOW_ENTROPY_COLLAPSE", "ECHO_TRAP"):
         parts[0] += f" {template}"
     evidence = _evidence(worst, open_alarms, view)

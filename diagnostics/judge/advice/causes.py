@@ -17,7 +17,8 @@ from echoscope.text.amounts import percent
 
 from ...catalogue import metric
 from ..claims import Change
-from ..rules.base import FIXED, View, level_amount, set_name, set_words
+from ..courses.sets import moves_of_sets, set_name, set_words
+from ..rules.base import FIXED, View, level_amount
 from ..rules.task import (
     TERM_AGREEMENT,
     TERM_SHARE,
@@ -344,7 +345,7 @@ def _without_term(name: object, situation: Situation) -> dict[str, Any]:
 
 def _forgetting(view: View) -> Cause | None:
     """One set of the evaluation tasks falls while another rises."""
-    moves = next((m for name in FIXED if (m := view.outcomes[name].moves_of_sets)), [])
+    moves = next((m for name in FIXED if (m := moves_of_sets(view.outcomes[name]))), [])
     if not moves or moves[0].direction == "rise" or _gain(moves[-1]) < LEAST_LEARNED:
         return None
     lost = set_name(moves[0])

@@ -17,6 +17,7 @@ from ..claims import Change, Level
 from .channels import OutcomeSpec
 from .course import Source
 from .series import Series, Stretch
+from .swings import is_swing, rows_of_like_dips
 from .turns import HELD_Z, SHOWN_Z, Dates, Turns, between_rows, change_points, dated_with
 
 LOST_SHARE = 0.5
@@ -287,12 +288,14 @@ class Outcome:
     @property
     def is_large_fall(self) -> bool:
         """It fell by three eighths of what was held: of a return, of what had been gained."""
-        return self.has_fallen and self.was_large
+        return self.has_fallen and self.was_large and not self.is_swinging
 
     @property
     def goes_on(self) -> bool:
         """A fall of some size that still goes on, beyond chance."""
         if not self.has_fallen or not self._is_down_by(GOING_SHARE, self.since_turn.mean):
+            return False
+        if self.is_swinging:
             return False
         first = self.turns.pivots[-1][1].stop
         half = (self.count - first) // 2
@@ -388,7 +391,20 @@ class Outcome:
     @property
     def is_lost(self) -> bool:
         """It fell below half of what was held, stayed there, and has not turned."""
-        return self.has_fallen and self.was_lost
+        return self.has_fallen and self.was_lost and not self.is_swinging
+
+    @property
+    def is_swinging(self) -> bool:
+        """It came back from falls as deep as the present one, which is not much longer yet."""
+        if not self.has_fallen:
+            return False
+        rows_now = self.count - self.turns.pivots[-1][1].stop
+        return is_swing(self.rows_of_like_dips, rows_now)
+
+    @property
+    def rows_of_like_dips(self) -> list[int]:
+        """How many rows each earlier fall took that was as deep, and from which it came back."""
+        return rows_of_like_dips(self.turns.pivots, self.before().mean, self.since_turn.mean)
 
     @property
     def is_confirmed(self) -> bool:
@@ -643,15 +659,6 @@ class Outcome:
     def last_change(self) -> Change:
         """The last turn: from the level before it to the present one."""
         return self.change(self.before(), self.since_turn, is_dated=True)
-
-    @property
-    def moves_of_sets(self) -> list[Change]:
-        """What sets of tasks did by themselves, beyond chance, the largest fall first.
-
-        Empty where there is one set.
-        """
-        moves = [of_set.last_change for of_set in self.sets.values() if of_set.shows_turn]
-        return sorted(moves, key=lambda move: move.after.value - move.before.value)
 
     def _chosen_for(self, stretch: Stretch) -> Chosen:
         if stretch == self.turns.best:

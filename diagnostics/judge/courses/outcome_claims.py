@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..claims import Claim, Dip, Lost
 from .outcome import BOUND_Z, CHOSEN_Z, Outcome
+from .sets import moves_of_sets
 
 
 def claims_of(outcome: Outcome) -> Iterator[Claim]:
@@ -19,11 +20,10 @@ def claims_of(outcome: Outcome) -> Iterator[Claim]:
             yield Lost(change=lost, most_left=_most_left(outcome), num_points=outcome.num_low_rows)
         yield outcome.last_change
     elif outcome.turns.mode == "up" and is_shown:
-        bottom = outcome.bottom
-        if bottom is not None:
+        if outcome.bottom is not None:
             yield Dip(
                 held=outcome.level_of(outcome.before(-2)),
-                bottom=outcome.level_of(bottom),
+                bottom=outcome.level_of(outcome.before()),
                 now=outcome.level_of(outcome.since_turn),
                 is_rising=outcome.still_rises,
                 is_back=not outcome.is_below_best,
@@ -31,7 +31,7 @@ def claims_of(outcome: Outcome) -> Iterator[Claim]:
         else:
             yield outcome.last_change
     yield outcome.level_of(outcome.now)
-    yield from outcome.moves_of_sets
+    yield from moves_of_sets(outcome)
 
 
 def _most_left(outcome: Outcome) -> float:

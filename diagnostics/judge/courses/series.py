@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -125,6 +125,9 @@ class Series:
     _denominator: int = 1
     _decimals: int = 0
     scale: float = 1.0
+    persistence: float = 0.0
+    """Correlation of the noise of two neighbouring rows, where it is beyond chance: 0 of rows that
+    know nothing of each other, near 1 of a moving average."""
     _noise: list[tuple[float, float]] = field(default_factory=list)
     """Scale and degrees of freedom as they were known with each row."""
 
@@ -163,8 +166,8 @@ class Series:
         if len(self.values) < LEAST_BEFORE_SPIKE or not self.sigma > 0:
             return 0
         seen = self.values[-RECENT_DIFFERENCES:]
-        if min(seen) <= value <= max(seen):
-            return 0
+        if min(seen) <= value <= max(seen) or 2 * seen.count(seen[-1]) >= len(seen):
+            return 0  # it was there before, or hardly anything ever was: then nothing is far
         recent = sorted(self.values[-7:])
         distance = value - recent[len(recent) // 2]
         if abs(distance) <= _as_estimated(SPIKE_SIGMAS, self.freedom) * self.sigma:
@@ -240,7 +243,9 @@ class Series:
         if self.kind == "amount":
             # Noise that grows shows in the last rows first.
             last = squares[-SHORT_DIFFERENCES:]
-            self.scale = max(_trimmed(squares), _trimmed(last)) if squares else 0.0
+            self.persistence = persistence_of(self.values[-MAX_DIFFERENCES:])
+            scale = max(_trimmed(squares), _trimmed(last)) if squares else 0.0
+            self.scale = scale * _hidden(self.persistence) * _shared(self.persistence)
             return
         count = len(squares)
         if self.is_fixed and self.has_trials:
@@ -254,6 +259,8 @@ class Series:
         old_scale = float(self._denominator) if self._denominator > 1 else 0.0
         flips = max(old_scale, PRIOR_TRIALS)
         weight = PRIOR_WEIGHT / (1 + count / FADING_DIFFERENCES)
+        self.persistence = persistence_of(self.values[-MAX_DIFFERENCES:])
+        total *= _hidden(self.persistence) * _shared(self.persistence)
         scale = (weight / flips + total) / (weight + count)
         # All rows 0 or 1: each is one episode, as wide as it gets.
         most = 1.0 / old_scale if old_scale else 1.0
@@ -270,7 +277,7 @@ class Series:
     @property
     def sigma(self) -> float:
         """Standard deviation of the noise of one row of an amount, now; 0 where not known."""
-        return math.sqrt(self.scale) if self.kind == "amount" else 0.0
+        return math.sqrt(self.scale / _shared(self.persistence)) if self.kind == "amount" else 0.0
 
     def _flip(self, row: int) -> float:
         trials = self.trials[row]
@@ -464,6 +471,59 @@ def _is_no_chance(parts: int, decimals: int, count: int) -> bool:
     """Whether so many rounded values would hardly all be near multiples of up to 1 / parts."""
     odds: float = parts * (parts / 10**decimals) ** count / (count + 1)
     return odds <= LEAST_ODDS
+
+
+LEAST_TO_CORRELATE = 40
+NEAR_ROWS = 6
+"""Differences on each side of one, whose median is the slope of the course there."""
+MOST_PERSISTENCE = 0.95
+CERTAIN = 3.0
+"""Standard errors by which neighbours must be more alike than independent rows."""
+FAR_DIFFERENCE = 3.0
+"""Robust standard deviations at which a difference is cut off: a jump is no noise."""
+
+
+def persistence_of(values: Sequence[float]) -> float:
+    """Correlation of the noise of neighbouring rows; 0 where it may be chance.
+
+    From the correlation of neighbouring differences, less the slope of the course: it is -1/2 of independent rows, and -(1 - r)/2 where each row keeps r of what the row
+    before it had (an autoregressive process of order 1; a moving average has r near 1).
+
+    >>> import random
+    >>> draw = random.Random(0)
+    >>> rows = [draw.gauss(0, 1) for _ in range(200)]
+    >>> persistence_of(rows)
+    0.0
+    >>> averaged = [sum(rows[n : n + 7]) / 7 for n in range(190)]
+    >>> persistence_of(averaged) > 0.7
+    True
+    """
+    count = len(values) - 1
+    if count < LEAST_TO_CORRELATE:
+        return 0.0
+    steps = [b - a for a, b in itertools.pairwise(values)]
+    # What the course itself does from row to row, as the rows around see it.
+    slopes = (sorted(steps[max(0, n - NEAR_ROWS) : n + NEAR_ROWS + 1]) for n in range(count))
+    rest = [step - slope[len(slope) // 2] for step, slope in zip(steps, slopes, strict=True)]
+    limit = FAR_DIFFERENCE * 1.4826 * sorted(map(abs, rest))[count // 2]
+    differences = [min(max(each, -limit), limit) for each in rest]
+    power = math.fsum(d * d for d in differences)
+    if not power > 0:
+        return 0.0
+    alike = math.fsum(a * b for a, b in itertools.pairwise(differences)) / power
+    if alike + 0.5 <= CERTAIN * math.sqrt(0.5 / count):
+        return 0.0
+    return min(max(1 + 2 * alike, 0.0), MOST_PERSISTENCE)
+
+
+def _hidden(persistence: float) -> float:
+    """Variance of a row over what its second differences show of it."""
+    return 3 / ((1 - persistence) * (3 - persistence))
+
+
+def _shared(persistence: float) -> float:
+    """Variance of the mean of many rows over that of as many independent ones."""
+    return (1 + persistence) / (1 - persistence)
 
 
 def _trimmed(squares: list[float]) -> float:

@@ -72,12 +72,15 @@ class Turns:
         """Take in the last row of the series."""
         stop = len(self.series)
         first = self.pivots[-1][1].stop if self.pivots else 0
-        recent = list(self.series.ending(stop, first))
+        # One row is no level, unless it is an evaluation: what was held is more than a good batch.
+        every = list(self.series.ending(stop, first))
+        recent = [stretch for stretch in every if stretch.size >= self.least_rows] or every
         if self.mode != "down":
             self.high = self._highest(self.high, *recent)
         if self.mode != "up":
             self.low = self._lowest(self.low, *recent)
-        self.best = self._highest(self.best, *self.series.ending(stop))
+        longer = [each for each in self.series.ending(stop) if each.size >= self.least_rows]
+        self.best = self._highest(self.best, *(longer or recent))
         if self.mode != "down" and self.high is not None and self._is_beyond(self.high, -1):
             self._turn("down", self.high)
         elif self.mode != "up" and self.low is not None and self._is_beyond(self.low, 1):

@@ -18,9 +18,10 @@ from echoscope.text.amounts import listed, number, percent, rounded, step_words
 
 from ...catalogue import metric
 from ...metric_entry import POINTS, SHARE
-from ..claims import Change, Level
+from ..claims import Level
 from ..courses.changes import DRASTIC, Channel
 from ..courses.outcome import Outcome
+from ..courses.sets import moves_of_sets, of_sets, set_words
 from .alarm_texts import RULE_TEXTS, RuleName, RuleText
 
 FIXED = ("success_probe", "success_eval")
@@ -154,22 +155,30 @@ class View:
         """The outcomes that decide whether the run is lost.
 
         Fixed tasks where there are any: what moves in training is also which tasks were drawn.
-        Training decides beside them where no fixed task is played any more. A return decides only
-        where no success rate is logged: nobody knows what it is worth.
+        Training decides beside them where no fixed task is played any more, and where it was lost
+        after they were played last. A return decides only where training logs no success rate:
+        nobody knows what it is worth.
         """
         fixed, train = self._fixed, self.outcomes["success_train"]
         if fixed:
             is_over = all(
                 self.step - (outcome.last_step or 0) > OVERDUE * outcome.gap
                 if outcome.count > 1
-                else train.is_large_fall
+                else self.training.is_large_fall
                 for outcome in fixed
             )
-            return [*fixed, train] if is_over else fixed
+            is_unseen = self.training.is_lost and not self.is_seen_by(fixed, self.training)
+            return [*fixed, self.training] if is_over or is_unseen else fixed
         if train.count:
             return [train]
         returns = [self.outcomes[name] for name in ("eval_reward", "reward")]
         return [outcome for outcome in returns if outcome.count and outcome.was_ready]
+
+    @staticmethod
+    def is_seen_by(fixed: Iterable[Outcome], fall: Outcome) -> bool:
+        """Was any of the fixed tasks played after a fall in training had begun?"""
+        began = fall.onset_interval
+        return began is None or any((outcome.last_step or 0) >= began[1] for outcome in fixed)
 
     @property
     def is_success_lost(self) -> bool:
@@ -328,32 +337,9 @@ def describe_outcome(outcome: Outcome) -> str:
         return f"{label}: {level_words(now)}"
     before = outcome.level_of(outcome.before())
     rest = ", and still falls" if outcome.still_falls else ""
-    moves = [set_words(move) for move in outcome.moves_of_sets]
+    moves = [set_words(move) for move in moves_of_sets(outcome)]
     rest += f" ({listed(moves, MOST_SETS)})" if moves and outcome.has_fallen else ""
     return f"{label}: {level_words(before, with_trials=False)} -> {level_words(now)}{rest}"
-
-
-def set_words(move: Change) -> str:
-    """`` `math` 30 % -> 50 % ``: what a set of evaluation tasks did."""
-    return f"`{set_name(move)}` {percent(move.before.value)} -> {percent(move.after.value)}"
-
-
-def set_name(move: Change) -> str:
-    """The tag of a set of evaluation tasks."""
-    return move.metric.split("/")[1]
-
-
-def of_sets(outcome: Outcome) -> str:
-    """` (mean of 3 sets)` where several sets of tasks are averaged; empty of one.
-
-    >>> from echoscope.diagnostics.judge.courses.channels import OUTCOMES
-    >>> outcome = Outcome(spec=OUTCOMES[1])
-    >>> outcome.update(5, {"eval/math/success_rate": 0.5, "eval/code/success_rate": 0.7})
-    >>> of_sets(outcome)
-    ' (mean of 2 sets)'
-    """
-    num_sets = len(outcome.tagged)
-    return f" (mean of {num_sets} sets)" if num_sets > 1 else ""
 
 
 def level_words(level: Level, *, with_trials: bool = True) -> str:

@@ -11,7 +11,17 @@ from ..claims import Change
 from ..courses.changes import Channel
 from .base import View, amount, channel_label
 
-LOOKED_AT = ("length", "truncated", "entropy_up", "format", "action", "zero_spread", "ref_kl")
+LOOKED_AT = (
+    "length",
+    "truncated",
+    "entropy_up",
+    "format",
+    "action",
+    "zero_spread",
+    "ref_kl",
+    "mismatch",
+    "gradient",
+)
 """One channel a metric; what a person plots beside success."""
 LEAST_ROWS = 3
 SIGMAS = 6.0

@@ -199,6 +199,8 @@ def _entropy_explosion(view: View) -> Finding | None:
     is_much = entropy.shown_level - entropy.baseline >= LEAST_RISE
     if not (entropy.is_raised and is_back and is_much):
         return None
+    if view.is_success_at_best and entropy.level < entropy.start:
+        return None  # it was higher when the run began, and does no harm
     agreeing = [*view.leaning(*_PARSING, *_ACTING), *view.declining_success()]
     critical = bool(agreeing) and view.is_warm_for([entropy])
     return finding(entropy, *agreeing, is_critical=critical)

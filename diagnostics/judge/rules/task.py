@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from echoscope.text.amounts import listed, percent
+from echoscope.text.amounts import counted, listed, percent
 from echoscope.text.sentences import capitalised
 
 from ...catalogue import metric
 from ..claims import Change, Disagreement
 from ..courses.outcome import Outcome
+from ..courses.sets import moves_of_sets, of_sets, set_name, set_words
 from .base import (
     FIXED,
+    HALF_SOLVED,
     MOST_SETS,
     RATES,
     SOLVED_RATE,
@@ -21,11 +23,8 @@ from .base import (
     finding,
     level_amount,
     level_words,
-    of_sets,
     rule,
     sentence,
-    set_name,
-    set_words,
 )
 
 SIGNS = (
@@ -72,7 +71,8 @@ def _low_success(view: View) -> Finding | None:
     """
     deciding = view.deciding
     names = (*RATES, "eval_reward", "reward") if not view.has_success_rate else RATES
-    fallen = [view.outcomes[name] for name in names if view.outcomes[name].is_down]
+    looked_at = {id(o): o for o in (*map(view.outcomes.__getitem__, names), *deciding)}
+    fallen = [outcome for outcome in looked_at.values() if outcome.is_down]
     if not fallen:
         return _lost_set(view)
     fallen.sort(key=lambda outcome: -_gravity(outcome, deciding))
@@ -84,7 +84,7 @@ def _low_success(view: View) -> Finding | None:
     is_agreed = bool(signs) or (main.spec.is_fixed and training.is_sagging)
     is_shown = main.is_confirmed or is_agreed
     is_large = (main.is_large_fall or main.goes_on) and is_shown
-    if main.spec.is_fixed and main.is_rate:
+    if main.spec.is_fixed and main.is_rate and not main.is_swinging:
         # One evaluation is enough for the size of a fall that is certain, where other kinds agree.
         left = main.value / main.high
         is_large |= is_agreed and left <= 1 - main.large_share
@@ -97,7 +97,7 @@ def _low_success(view: View) -> Finding | None:
     return finding(
         main,
         *agreeing,
-        words=sentence(all_signs),
+        words=sentence(all_signs) + _swings_words(main),
         is_critical=critical,
         is_note=main.is_reconstructed,
         title=_TITLES.get(main.spec.name, "" if main in deciding else "Training success dropped"),
@@ -108,7 +108,7 @@ def _low_success(view: View) -> Finding | None:
 def _lost_set(view: View) -> Finding | None:
     """One set of the evaluation tasks fell far, and others make up for it in their mean."""
     for outcome in view.deciding:
-        moves = outcome.moves_of_sets
+        moves = moves_of_sets(outcome)
         for move in moves:
             of_set = outcome.sets[move.metric]
             if of_set.is_down and of_set.is_large_fall and of_set.is_confirmed:
@@ -124,6 +124,12 @@ def _lost_set(view: View) -> Finding | None:
                     "make up for it in the mean.",
                 )
     return None
+
+
+def _swings_words(outcome: Outcome) -> str:
+    if not outcome.is_swinging:
+        return ""
+    return f"; it came back from {counted(len(outcome.rows_of_like_dips), 'fall')} as deep"
 
 
 _TITLES = {"reward": "Mean return dropped", "eval_reward": "Evaluation reward dropped"}
@@ -150,15 +156,17 @@ def _num_kinds(signs: list[Sign]) -> int:
 
 def _meaning(outcome: Outcome, view: View) -> str:
     """What a fall means, of the quantity that was measured."""
+    if not outcome.is_rate and view.has_success_rate:
+        return "The fixed tasks were not played since, so whether fewer are solved is not known."
     if not outcome.is_rate:
         return "Whether fewer tasks are solved is not known: no success rate is logged."
     if outcome.spec.name in FIXED:
         return "The policy solves fewer of the evaluation tasks than it did before."
-    if outcome in view.deciding:
+    fixed = view.deciding[0]
+    if fixed is outcome:
         return "The policy solves fewer tasks than it did before."
-    fixed, began = view.deciding[0], outcome.onset_interval
     rest = "; the fixed tasks do not show a loss"
-    if began is not None and (fixed.last_step or 0) < began[1]:
+    if not view.is_seen_by([fixed], outcome):
         rest = "; the fixed tasks were not played since"
     elif fixed.may_be_down:
         rest = ", and perhaps fewer of the fixed tasks"
@@ -225,7 +233,7 @@ def _reward_hacking(view: View) -> Finding | None:
     if claim is None or claim.up.metric == "rollout/success_rate":
         return None
     down = next(o for o in view.outcomes.values() if o.count and o.key == claim.down.metric)
-    if any(move.direction == "rise" for move in down.moves_of_sets):
+    if any(move.direction == "rise" for move in moves_of_sets(down)):
         return None  # what is paid for is learned, and something else is forgotten
     critical = down in view.deciding and down.is_large_fall and down.is_confirmed and view.is_warm
     parts = [describe(down), _change_words(claim.up)]
@@ -338,7 +346,9 @@ def _converged(view: View) -> Finding | None:
     success = view.success
     if success is None or not view.is_success_reached or not view.is_warm:
         return None
-    calm = view.raised("entropy_down", "spread", "zero_spread")
+    # Where few tasks are solved, groups are alike because they fail.
+    is_half = not success.is_rate or success.level >= HALF_SOLVED
+    calm = view.raised("entropy_down", *(("spread", "zero_spread") if is_half else ()))
     is_solved = success.is_rate and success.level >= SOLVED_RATE
     if not (calm and (is_solved or view.is_success_flat(FLAT_STEPS))):
         return None
