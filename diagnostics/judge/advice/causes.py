@@ -17,7 +17,7 @@ from echoscope.text.amounts import percent
 
 from ...catalogue import metric
 from ..claims import Change
-from ..courses.sets import moves_of_sets, set_name, set_words
+from ..courses.sets import has_risen_set, moves_of_sets, set_name, set_words
 from ..rules.base import FIXED, View, level_amount
 from ..rules.task import (
     TERM_AGREEMENT,
@@ -344,17 +344,22 @@ def _without_term(name: object, situation: Situation) -> dict[str, Any]:
 
 
 def _forgetting(view: View) -> Cause | None:
-    """One set of the evaluation tasks falls while another rises."""
-    moves = next((m for name in FIXED if (m := moves_of_sets(view.outcomes[name]))), [])
-    if not moves or moves[0].direction == "rise" or _gain(moves[-1]) < LEAST_LEARNED:
+    """One set of the evaluation tasks rises while another falls, or their mean."""
+    fixed = next((o for name in FIXED if (o := view.outcomes[name]).sets), None)
+    moves = [] if fixed is None else moves_of_sets(fixed)
+    if fixed is None or not moves or _gain(moves[-1]) < LEAST_LEARNED:
         return None
-    lost = set_name(moves[0])
+    is_shown = moves[0].direction == "fall"
+    if not is_shown and not fixed.is_down:
+        return None
+    lost = f"`{set_name(moves[0])}`" if is_shown else "another set"
     return Cause(
-        text=f"the policy learns {set_words(moves[-1])}, and forgets {set_words(moves[0])}",
-        refuted_by=f"`{lost}` falls as much when tasks like it are trained, too",
+        text=f"the policy learns {set_words(moves[-1])}, and forgets "
+        f"{set_words(moves[0]) if is_shown else lost}",
+        refuted_by=f"{lost} falls as much when tasks like it are trained, too",
         key="tasks",
-        look=f"Mix tasks like `{lost}` into the training tasks, or keep the policy nearer to where "
-        "it started: by a KL penalty or a lower learning rate.",
+        look=f"Mix tasks like those of {lost} into the training tasks, or keep the policy nearer "
+        "to where it started: by a KL penalty or a lower learning rate.",
     )
 
 
@@ -370,6 +375,8 @@ def _paid_elsewhere(names: set[str], view: View, situation: Situation) -> Cause 
     """Training pays more while success falls, and no term of the reward is known to have grown."""
     claim = disagreement(view)
     if not names & {"REWARD_HACKING", "TRAIN_EVAL_DIVERGENCE"} or claim is None or claim.terms:
+        return None
+    if any(has_risen_set(view.outcomes[name]) for name in FIXED):
         return None
     up, down = (metric(change.metric).in_sentence for change in (claim.up, claim.down))
     terms = [term.get("name") for term in situation.setting("reward.shaping") or []]

@@ -28,6 +28,11 @@ BOUND_Z = 3.2
 """... of an upper end that is looked at in every row."""
 LARGE_SHARE = 0.375
 """A fall by so much of what was held is being lost."""
+SHOWN_PART = 0.6
+"""Part of what a turn took that the present level must still show, by what is known of the noise
+now."""
+STILL_LARGE = 0.75
+"""Part of such a fall that must be left of it: the first rows after a turn may be its lowest."""
 GOING_SHARE, GOING_SIGMAS = 0.2, 2.5
 """A fall by so much is being lost as well, while it goes on: while the later half of its rows is
 lower than the rows before by so many standard errors."""
@@ -288,7 +293,9 @@ class Outcome:
     @property
     def is_large_fall(self) -> bool:
         """It fell by three eighths of what was held: of a return, of what had been gained."""
-        return self.has_fallen and self.was_large and not self.is_swinging
+        if not self.has_fallen or not self.was_large or self.is_swinging:
+            return False
+        return self._is_down_by(STILL_LARGE * self.large_share, self.since_turn.mean)
 
     @property
     def goes_on(self) -> bool:
@@ -524,15 +531,6 @@ class Outcome:
         turned = self.turns.pivots[-1][1].stop if self.turns.pivots else 0
         return self.series.steps[max(self.turns.now(self.count).start, turned)]
 
-    def moves_since(self, step: int) -> bool:
-        """Do the later rows since a step differ from the earlier ones, as far as a glance tells?"""
-        first = self.series.row_of(step)
-        middle = (first + self.count) // 2
-        if middle - first < 2:
-            return False
-        early, late = self.series.stretch(first, middle), self.series.stretch(middle, self.count)
-        return abs(self.series.sigmas(early, late)) >= DECLINE_SIGMAS
-
     # -- as the channels answer --------------------------------------------------------------------
 
     @property
@@ -576,11 +574,14 @@ class Outcome:
         """The level that the last turn began from, which was over before a step at the earliest.
 
         The extreme that shows a turn was chosen for its height, which flatters it. The level is
-        chosen for its length. Where it would be shorter than the extreme, nothing better is known.
+        chosen for its length: to where the turn begins, and back by as many rows as the extreme
+        has, so that it does not reach far into what led there. Where it would be shorter, nothing
+        better is known.
         """
         (_, pivot), stop = self.turns.pivots[-1], self.series.row_of(step)
-        first = self.turns.pivots[-2][1].stop if len(self.turns.pivots) > 1 else 0
-        if stop - first < pivot.size:
+        turned = self.turns.pivots[-2][1].stop if len(self.turns.pivots) > 1 else 0
+        first = max(turned, pivot.start - pivot.size)
+        if stop <= pivot.start:
             return pivot
         level = self.turns.level_until(stop, first)
         return level if level.size >= pivot.size else pivot
@@ -686,7 +687,8 @@ class Outcome:
         if not self.turns.pivots:
             return False
         sign = -1 if self.has_fallen else 1
-        return sign * self.series.sigmas(self.turns.pivots[-1][1], self.since_turn) >= SHOWN_Z
+        least = max(SHOWN_Z, SHOWN_PART * self.turns.turn_z)
+        return sign * self.series.sigmas(self.turns.pivots[-1][1], self.since_turn) >= least
 
     @property
     def is_down(self) -> bool:

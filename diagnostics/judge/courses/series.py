@@ -486,8 +486,9 @@ FAR_DIFFERENCE = 3.0
 def persistence_of(values: Sequence[float]) -> float:
     """Correlation of the noise of neighbouring rows; 0 where it may be chance.
 
-    From the correlation of neighbouring differences, less the slope of the course: it is -1/2 of independent rows, and -(1 - r)/2 where each row keeps r of what the row
-    before it had (an autoregressive process of order 1; a moving average has r near 1).
+    From the correlation of neighbouring differences, less the slope of the course: it is -1/2 of
+    independent rows, and -(1 - r)/2 where each row keeps r of what the row before it had (an
+    autoregressive process of order 1; a moving average has r near 1).
 
     >>> import random
     >>> draw = random.Random(0)

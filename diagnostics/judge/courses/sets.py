@@ -20,6 +20,11 @@ def moves_of_sets(outcome: Outcome) -> list[Change]:
     return sorted(moves, key=lambda move: move.after.value - move.before.value)
 
 
+def has_risen_set(outcome: Outcome) -> bool:
+    """Whether one of the sets rose by itself."""
+    return any(move.direction == "rise" for move in moves_of_sets(outcome))
+
+
 def unsolved_sets(outcome: Outcome) -> list[str]:
     """Tags of the sets of tasks of which none was ever solved, in several measurements."""
     return [

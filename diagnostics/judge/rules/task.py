@@ -7,8 +7,8 @@ from echoscope.text.sentences import capitalised
 
 from ...catalogue import metric
 from ..claims import Change, Disagreement
-from ..courses.outcome import Outcome
-from ..courses.sets import moves_of_sets, of_sets, set_name, set_words
+from ..courses.outcome import DECLINE_SIGMAS, Outcome
+from ..courses.sets import has_risen_set, moves_of_sets, of_sets, set_name, set_words
 from .base import (
     FIXED,
     HALF_SOLVED,
@@ -233,7 +233,7 @@ def _reward_hacking(view: View) -> Finding | None:
     if claim is None or claim.up.metric == "rollout/success_rate":
         return None
     down = next(o for o in view.outcomes.values() if o.count and o.key == claim.down.metric)
-    if any(move.direction == "rise" for move in moves_of_sets(down)):
+    if has_risen_set(down):
         return None  # what is paid for is learned, and something else is forgotten
     critical = down in view.deciding and down.is_large_fall and down.is_confirmed and view.is_warm
     parts = [describe(down), _change_words(claim.up)]
@@ -337,6 +337,8 @@ def _train_eval_divergence(view: View) -> Finding | None:
     lost = [o for name in FIXED if (o := view.outcomes[name]).has_fallen and o.is_confirmed]
     if not lost or not train.was_ready or train.is_sagging or not train.is_at_best:
         return None
+    if has_risen_set(lost[0]):
+        return None  # what is trained is learned, and something else is forgotten
     evidence_text = f"{describe(lost[0])}, while training success is {percent(train.level)}"
     return finding(lost[0], train, words=evidence_text)
 
@@ -359,7 +361,7 @@ def _stalled(view: View) -> Finding | None:
     success = view.success
     if success is None or not view.is_success_flat(STALLED_STEPS) or view.is_success_falling:
         return None
-    if any(outcome.moves_since(success.flat_since) for outcome in view.outcomes.values()):
+    if any(_moves_since(outcome, success.flat_since) for outcome in view.outcomes.values()):
         return None
     if _converged(view) is not None:
         return None
@@ -369,6 +371,16 @@ def _stalled(view: View) -> Finding | None:
         f"{success.flat_since}"
     )
     return finding(success, words=evidence_text, is_note=True)
+
+
+def _moves_since(outcome: Outcome, step: int) -> bool:
+    """Do the later rows since a step differ from the earlier ones, as far as a glance tells?"""
+    first, series = outcome.series.row_of(step), outcome.series
+    middle = (first + outcome.count) // 2
+    if middle - first < 2:
+        return False
+    early, late = series.stretch(first, middle), series.stretch(middle, outcome.count)
+    return abs(series.sigmas(early, late)) >= DECLINE_SIGMAS
 
 
 def _empty_selection(view: View) -> Finding | None:

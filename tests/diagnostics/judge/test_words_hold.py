@@ -143,7 +143,7 @@ def test_a_set_that_is_forgotten_while_another_is_learned_is_named() -> None:
     assert "REWARD_HACKING" not in verdict.kinds
     assert "learns `math`" in verdict.causes[0]
     assert "forgets `code`" in verdict.causes[0]
-    assert verdict.actions[0].text.startswith("Mix tasks like `code` into the training tasks")
+    assert verdict.actions[0].text.startswith("Mix tasks like those of `code` into the")
 
 
 def test_a_rate_that_was_raised_when_the_fall_began_is_its_cause() -> None:
