@@ -41,7 +41,7 @@ from ..steer.commands import MailFolder
 from .durable import new_id, sync_path
 from .events import metric_values, step_row
 from .index import RunIndex
-from .journal import Journal, RunState, complete_piece
+from .journal import Journal, JournalState, complete_piece
 from .layout import FileEntry, FileGroup, Layout, is_data_path
 from .parquet import write_segment_file
 
@@ -72,7 +72,7 @@ class Committer:
         self,
         layout: Layout,
         journal: Journal,
-        state: RunState,
+        state: JournalState,
         *,
         rotate_every: int,
         known_commands: Iterable[str] = (),

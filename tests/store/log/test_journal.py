@@ -14,7 +14,7 @@ from echoscope.store.errors import StoreError
 from echoscope.store.log.committer import load_committer
 from echoscope.store.log.journal import (
     Chain,
-    RunState,
+    JournalState,
     decode_line,
     encode_line,
     parse_chunk,
@@ -133,7 +133,7 @@ def test_a_crash_between_two_pieces_leaves_a_good_run(run_path: Path, steps: Bui
 
 
 def test_hidden_steps_are_those_after_the_lowest_later_rewind() -> None:
-    state = RunState("r")
+    state = JournalState("r")
     for attempt, step in ((2, 10), (3, 4), (4, 7)):
         state.apply({"kind": "rewind", "attempt": attempt, "from_step": step})
     # Attempt 1 was cut at 10 and then at 4; attempt 3 at 7; the latest not at all.
@@ -311,4 +311,4 @@ def test_a_record_of_another_history_of_the_run_does_not_follow() -> None:
 
 def test_a_record_that_no_version_writes_is_named() -> None:
     with pytest.raises(StoreError, match="a 'step' record is not what this version writes"):
-        RunState("r").apply({"kind": "step"})
+        JournalState("r").apply({"kind": "step"})
