@@ -25,7 +25,7 @@ from .terminal import (
 
 if TYPE_CHECKING:
     from echoscope.core.evaluation.play import Evaluation
-    from echoscope.diagnostics.measure.outcomes import Difference, Estimate, WorldTable
+    from echoscope.diagnostics.measure.outcomes import Estimate, SuccessDifference, WorldTable
 
 LINE_EVERY_S = 30.0
 
@@ -184,7 +184,7 @@ class Comparison:
 
     name: str
     """Of the other."""
-    differences: Sequence[Difference]
+    differences: Sequence[SuccessDifference]
 
 
 def _check_other(other: Path) -> None:
@@ -309,7 +309,7 @@ def _head_and_rows(tables: Sequence[WorldTable]) -> tuple[list[str], list[list[s
     return head, rows
 
 
-def _difference_rows(compared: Sequence[Difference]) -> tuple[list[str], list[list[str]]]:
+def _difference_rows(compared: Sequence[SuccessDifference]) -> tuple[list[str], list[list[str]]]:
     from echoscope.text.amounts import percent
 
     head = ["world", "shared tasks", "this", "other", "difference (95 %)"]

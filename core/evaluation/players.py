@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from echoscope.diagnostics.measure.outcomes import Outcome
+from echoscope.diagnostics.measure.outcomes import CountedEpisode
 from echoscope.envs.pool import EnvPool
 from echoscope.store.records import Trajectory
 
@@ -63,7 +63,7 @@ class Spent:
         return out
 
     @classmethod
-    def on(cls, outcomes: Iterable[Outcome]) -> Spent:
+    def on(cls, outcomes: Iterable[CountedEpisode]) -> Spent:
         """What these episodes cost."""
         out = cls()
         for outcome in outcomes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from echoscope.diagnostics.metric_entry import SHARE, SUCCESS
-from echoscope.diagnostics.tools.curing import Standing
+from echoscope.diagnostics.tools.curing import BranchStanding
 from echoscope.text.amounts import percent
 
 from ..data.curves import AS_STEPS, Curve
@@ -75,7 +75,7 @@ def cure_colors(labels: Sequence[str]) -> dict[str, str]:
 
 
 def cure_figure(
-    stands: Mapping[str, Standing], *, untreated: str, chosen: str, holds: float
+    stands: Mapping[str, BranchStanding], *, untreated: str, chosen: str, holds: float
 ) -> Spec:
     """Success over the steps since the checkpoint.
 

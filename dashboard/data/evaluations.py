@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from echoscope.diagnostics.measure.outcomes import (
+    CountedEpisode,
     Estimate,
-    Outcome,
     TaskKey,
     WorldTable,
     paired_estimate,
@@ -86,9 +86,11 @@ class Played:
         return f"{self.num_played:,}{of}"
 
 
-def played_of(run_id: str, created_at: float, plan: Planned, outcomes: Sequence[Outcome]) -> Played:
+def played_of(
+    run_id: str, created_at: float, plan: Planned, outcomes: Sequence[CountedEpisode]
+) -> Played:
     """An evaluation from its episodes."""
-    by_world: dict[World, list[Outcome]] = defaultdict(list)
+    by_world: dict[World, list[CountedEpisode]] = defaultdict(list)
     for outcome in outcomes:
         by_world[outcome.world].append(outcome)
     return Played(
@@ -100,7 +102,7 @@ def played_of(run_id: str, created_at: float, plan: Planned, outcomes: Sequence[
     )
 
 
-def _world_played(outcomes: Sequence[Outcome]) -> WorldPlayed:
+def _world_played(outcomes: Sequence[CountedEpisode]) -> WorldPlayed:
     costs = [outcome.cost for outcome in outcomes if outcome.cost is not None]
     return WorldPlayed(
         table=tables_of(outcomes)[0],

@@ -23,7 +23,7 @@ from echoscope.store.importers.spooled.trackio_traces import is_sqlite
 from .foreign_names import OUTCOMES, Meaning
 from .forms.console_log import ConsoleLog
 from .forms.delimited_text import NUM_SAMPLED, Columns, Dialect, dialect_of
-from .forms.json_records import JsonLines, documents, is_notebook, notebook_lines, parsed
+from .forms.json_records import JsonLinesForm, documents, is_notebook, notebook_lines, parsed
 from .forms.tensorboard import is_events, read_events
 from .forms.trackio import read_trackio
 from .forms.wandb_file import is_wandb, read_wandb_table
@@ -158,7 +158,7 @@ def _read_json(path: Path, reading: Reading, lines: Lines, start: str) -> Metric
         if best is None:
             raise MetricsFileError(f"{path}: the notebook has no saved output with metrics")
         return best.finish()
-    reader = JsonLines(reading, is_only=values is not None and len(values) == 1)
+    reader = JsonLinesForm(reading, is_only=values is not None and len(values) == 1)
     if values is None:
         reader.feed(lines())
     else:
@@ -167,7 +167,7 @@ def _read_json(path: Path, reading: Reading, lines: Lines, start: str) -> Metric
     return None if best is None else best.finish()
 
 
-Reader = JsonLines | Columns | ConsoleLog
+Reader = JsonLinesForm | Columns | ConsoleLog
 """Reads a text line by line (`feed`). `best` has the records so far, None where there are none."""
 
 

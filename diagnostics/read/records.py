@@ -25,7 +25,7 @@ from .foreign_names import (
     step_columns,
     step_rank,
 )
-from .forms.answers import MAX_ANSWERS, Outcome, are_answers, outcome_of, short
+from .forms.answers import MAX_ANSWERS, AnswerColumn, are_answers, outcome_of, short
 from .table import (
     MetricTable,
     TableBuilder,
@@ -59,7 +59,7 @@ class AnswersError(ExportedFileError):
     """The rows of a file are answers of one evaluation: they have no course."""
 
     def __init__(
-        self, path: str, rows: Sequence[Mapping[str, Any]], outcome: Outcome | None
+        self, path: str, rows: Sequence[Mapping[str, Any]], outcome: AnswerColumn | None
     ) -> None:
         super().__init__(
             f"{path}: its {counted(len(rows), 'row')} are answers of one evaluation, not steps of "

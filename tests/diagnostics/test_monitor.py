@@ -13,7 +13,7 @@ from letter_tokens import TableScorer, batch, decode
 
 from echoscope.diagnostics.config import DiagnosticsConfig, GradientConfig
 from echoscope.diagnostics.measure.information.cross_scores import ScoringError
-from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
+from echoscope.diagnostics.monitor import Instruments, Monitor, StepMeasurements
 from echoscope.store.records import DiagnosticRecord, RolloutBatch
 
 TRAJECTORIES = batch(4, 4, (2,))
@@ -56,7 +56,7 @@ def run(
     monitor: Monitor | None = None,
     gradients: Callable[[], Decomposition] = Decomposition,
     scorer: Callable[[], TableScorer] | None = None,
-) -> tuple[dict[int, Measured], list[str]]:
+) -> tuple[dict[int, StepMeasurements], list[str]]:
     """Everything measured, by step, and everything said."""
     said: list[str] = []
     monitor = monitor or Monitor(config, run_id="run", on_message=said.append)
@@ -64,7 +64,7 @@ def run(
     return {step: monitor.measure(step, ROLLOUTS, config, tools) for step in steps}, said
 
 
-def steps_with(found: dict[int, Measured], key: str) -> list[int]:
+def steps_with(found: dict[int, StepMeasurements], key: str) -> list[int]:
     return [step for step, one in found.items() if key in one.values]
 
 

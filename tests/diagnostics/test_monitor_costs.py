@@ -15,7 +15,7 @@ from letter_tokens import TableScorer, batch, decode
 
 from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.measure.costs import CHEAP_S, CUT_OFF, cheap_s
-from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
+from echoscope.diagnostics.monitor import Instruments, Monitor, StepMeasurements
 from echoscope.store.records import RolloutBatch
 
 KEY = "info/first_turn/dependence"
@@ -86,7 +86,7 @@ class Machine:
         rollout_s: float,
         monitor: Monitor | None = None,
         num_steps: int = 100,
-    ) -> dict[int, Measured]:
+    ) -> dict[int, StepMeasurements]:
         monitor = monitor or self.monitor(config)
         return {
             step: monitor.measure(
@@ -102,7 +102,7 @@ class Machine:
         return Monitor(config, run_id="run", on_message=self.said.append, clock=lambda: self.now)
 
 
-def measured_at(found: dict[int, Measured], key: str = KEY) -> list[int]:
+def measured_at(found: dict[int, StepMeasurements], key: str = KEY) -> list[int]:
     return [step for step, one in found.items() if not math.isnan(one.values.get(key, math.nan))]
 
 

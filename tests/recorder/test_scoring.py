@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.measure.information.scoring import ModelScorer, unwrapped
 from echoscope.diagnostics.monitor import Instruments, Monitor
-from echoscope.recorder.episodes import Episode
+from echoscope.recorder.episodes import GivenEpisode
 from echoscope.recorder.recorder import Recorder
 from echoscope.recorder.scoring import Scoring, ScoringConfig
 from echoscope.store.models import Detokenizer, token_span
@@ -296,8 +296,8 @@ def test_the_share_of_the_time_holds(tokenizer: Any) -> None:
     assert min(np.diff(measured)) >= 2
 
 
-def _episode(messages: list[dict[str, str]], number: int) -> Episode:
-    return Episode(
+def _episode(messages: list[dict[str, str]], number: int) -> GivenEpisode:
+    return GivenEpisode(
         messages=messages,
         reward=1.0,
         turn_rewards=None,

@@ -7,7 +7,7 @@ import pytest
 
 from echoscope.diagnostics.bench.cures.kinds import HERE, kinds, twins
 from echoscope.diagnostics.bench.harness import LabelledRun
-from echoscope.diagnostics.bench.judging import Judged, RuleCalls, judge
+from echoscope.diagnostics.bench.judging import JudgedRun, RuleCalls, judge
 from echoscope.diagnostics.bench.report import recorded_set, report_of
 from echoscope.diagnostics.bench.report_json import report_json
 from echoscope.diagnostics.bench.scores import Call
@@ -34,7 +34,7 @@ def judged(
     warned: dict[str, int] | None = None,
     critical: dict[str, int] | None = None,
     regime: Regime = Regime.DIVERSE,
-) -> Judged:
+) -> JudgedRun:
     warned, critical = warned or {}, critical or {}
 
     spoke = {**critical, **warned}
@@ -43,7 +43,7 @@ def judged(
         return Call(run=of, steps=(steps[rule],) if rule in steps else ())
 
     first = min(critical.values(), default=None)
-    return Judged(
+    return JudgedRun(
         run=of, state=RunState.COLLAPSING if kinds else RunState.HEALTHY, kinds=kinds,
         regime=regime, watch=Call(run=of, steps=tuple(sorted(warned.values()))),
         critical=Call(run=of, steps=() if first is None else (first,)),

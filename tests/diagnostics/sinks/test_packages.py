@@ -32,7 +32,7 @@ from echoscope.cli import app
 from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import Diagnosis, diagnose
-from echoscope.diagnostics.read.forms.wandb_file import WandbRun, rows_of
+from echoscope.diagnostics.read.forms.wandb_file import WandbFile, rows_of
 from echoscope.diagnostics.sinks import mirror as mirrors
 from echoscope.diagnostics.sinks.mirror import Mirror, SinkStatus, read_status
 from echoscope.diagnostics.sinks.settings import SinksConfig
@@ -94,7 +94,7 @@ def test_a_wandb_folder_read_again_holds_the_verdict_the_keys_and_the_alarms(
     status = status_of(path, "wandb")
     assert (status.state, status.last_step) == ("finished", int(COLLAPSE.steps[-1]))
     (file,) = Path(status.where).glob("*.wandb")
-    run = WandbRun()
+    run = WandbFile()
     rows: dict[int, dict[str, float]] = {}
     with file.open("rb") as opened:
         for row in rows_of(opened, run):

@@ -13,16 +13,16 @@ from trajectories import make_trajectory
 from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.tools.preflight import (
     Cost,
-    Finding,
-    Level,
-    Limits,
+    FindingLevel,
     Preflight,
+    PreflightFinding,
+    TrialSettings,
     judge,
     measure,
 )
 from echoscope.store.records import FinishReason, RolloutBatch, StopReason, Trajectory, Turn
 
-LIMITS = Limits(
+LIMITS = TrialSettings(
     group_size=4,
     max_prompt_tokens=100,
     max_response_tokens=20,
@@ -83,14 +83,14 @@ def command(changes: Mapping[str, object]) -> str:
 
 def judged(
     rollouts: RolloutBatch,
-    limits: Limits = LIMITS,
+    limits: TrialSettings = LIMITS,
     cost: Cost | None = None,
     warm_start: str = "warm up",
 ) -> Preflight:
     return judge([rollouts], limits, command=command, warm_start=warm_start, cost=cost)
 
 
-def one(found: Preflight, name: str) -> Finding:
+def one(found: Preflight, name: str) -> PreflightFinding:
     (finding,) = [finding for finding in found.findings if finding.name == name]
     return finding
 
@@ -181,7 +181,7 @@ def test_nothing_that_compares_siblings_needs_a_spread_within_groups() -> None:
 def test_weak_format_is_a_warning() -> None:
     bad = batch(MIXED, answer_chars=None, is_valid=False)
     found = judged(RolloutBatch(groups=batch(MIXED).groups[:7] + bad.groups[:1]))
-    assert one(found, "weak format").level is Level.WARN
+    assert one(found, "weak format").level is FindingLevel.WARN
     assert found.is_go
 
 
@@ -193,9 +193,9 @@ def test_tasks_are_not_blamed_where_no_reply_can_be_read() -> None:
 
 def test_episodes_that_end_early() -> None:
     ended = changed(batch(MIXED), turns=(), stop_reason=StopReason.PROMPT_TOO_LONG)
-    assert one(judged(ended), "prompts too long").level is Level.STOP
+    assert one(judged(ended), "prompts too long").level is FindingLevel.STOP
     failed = changed(batch(MIXED), stop_reason=StopReason.ENV_ERROR)
-    assert one(judged(failed), "failing environments").level is Level.STOP
+    assert one(judged(failed), "failing environments").level is FindingLevel.STOP
 
 
 def test_repeated_prompts_and_identical_siblings() -> None:
@@ -223,7 +223,7 @@ def test_the_cost_of_the_run() -> None:
 
 def test_an_update_that_fails() -> None:
     failed = judged(batch(MIXED), cost=replace(COST, problem="memory ran out", update_s=np.nan))
-    assert one(failed, "the update fails").level is Level.STOP
+    assert one(failed, "the update fails").level is FindingLevel.STOP
     assert "time" not in failed.lines
 
 
