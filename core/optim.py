@@ -41,7 +41,7 @@ class ParameterGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
+class OptimizerStep:
     """What one optimizer step did."""
 
     grad_norms: Mapping[str, float]
@@ -124,7 +124,7 @@ class Optimizer:
         lrs: Mapping[str, float],
         grad_clip: float,
         only: Collection[str] | None = None,
-    ) -> StepResult:
+    ) -> OptimizerStep:
         """Clip and apply the gathered gradients, unless one of them is NaN or infinite.
 
         Args:
@@ -137,7 +137,7 @@ class Optimizer:
             for name, masters in self._masters.items()
             if only is None or name in only
         }
-        done = StepResult(
+        done = OptimizerStep(
             grad_norms=norms, is_skipped=not all(math.isfinite(norm) for norm in norms.values())
         )
         if done.moved:

@@ -26,7 +26,7 @@ from echoscope.store.writer import RunWriter
 from ..config.settings import RunConfig
 from ..rollout.sources import processes_for, turns_maker
 from .plan import TAG, Budget, described, part_of, recalled
-from .players import Part, Player, Spent, make_player
+from .players import Player, Spent, TaskBatch, make_player
 from .who import Who
 
 EPISODES_A_STEP = 2048
@@ -234,7 +234,7 @@ class _Playing:
         try:
             self._is_cut = True
             self.player.play(
-                Part(
+                TaskBatch(
                     pool=pool,
                     step=self._step,
                     played=played,

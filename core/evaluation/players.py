@@ -19,7 +19,7 @@ IN_FLIGHT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class TaskBatch:
     """Some tasks of an evaluation, which make one step of its run."""
 
     pool: EnvPool
@@ -77,7 +77,7 @@ class Player(Protocol):
     spent: Spent
     """By this player, also on episodes that did not come to an end."""
 
-    def play(self, part: Part) -> None: ...
+    def play(self, part: TaskBatch) -> None: ...
 
     def close(self) -> None: ...
 

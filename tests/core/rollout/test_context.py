@@ -7,10 +7,10 @@ import pytest
 
 from echoscope.core.config.context import ContextConfig
 from echoscope.core.rollout.chat import ChatFormat, ChatFormatError
-from echoscope.core.rollout.context import Conversation, Prompt, Reading, format_hint
+from echoscope.core.rollout.context import Conversation, Prompt, ResponseReading, format_hint
 
 
-def read_response(chat: ChatFormat, config: ContextConfig, tokens: np.ndarray) -> Reading:
+def read_response(chat: ChatFormat, config: ContextConfig, tokens: np.ndarray) -> ResponseReading:
     conversation = Conversation(chat, config)
     conversation.prompt("S1")
     return conversation.respond(tokens)

@@ -19,7 +19,7 @@ from naive_update import NaiveStep, largest_gap
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.optim import StepResult
+from echoscope.core.optim import OptimizerStep
 from echoscope.core.update.batch import TokenBatch
 from echoscope.core.update.update import update
 
@@ -88,10 +88,10 @@ class KeepGradients:
     def accumulate(self) -> None:
         self.bench.optimizer.accumulate()
 
-    def step(self, **_: object) -> StepResult:
+    def step(self, **_: object) -> OptimizerStep:
         self.gradients = self.bench.gradients()
         names = [group.name for group in self.bench.policy.parameter_groups()]
-        return StepResult(grad_norms=dict.fromkeys(names, 1.0), is_skipped=False)
+        return OptimizerStep(grad_norms=dict.fromkeys(names, 1.0), is_skipped=False)
 
 
 def move(bench: Bench, seed: int) -> None:
