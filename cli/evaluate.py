@@ -179,7 +179,7 @@ def _lines() -> Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class EvaluationDifferences:
     """This evaluation minus another, on the tasks that both played."""
 
     name: str
@@ -197,7 +197,7 @@ def _check_other(other: Path) -> None:
         raise ConfigError(f"--against is {other}, which has no evaluation episodes")
 
 
-def _compared(evaluation: Evaluation, other: Path) -> Comparison:
+def _compared(evaluation: Evaluation, other: Path) -> EvaluationDifferences:
     from echoscope.diagnostics.measure.outcomes import differences
     from echoscope.diagnostics.tools.stored_outcomes import planned, stored_outcomes
     from echoscope.store.reader import open_run
@@ -212,7 +212,7 @@ def _compared(evaluation: Evaluation, other: Path) -> Comparison:
         first = row.column("s").to_pylist()[0]
         name = f"{info.run_id} at its evaluation of step {first}"
     outcomes = stored_outcomes(reader, first, info.last_step)
-    return Comparison(
+    return EvaluationDifferences(
         name=name, differences=differences(evaluation.outcomes, tuple(outcomes.values()))
     )
 
@@ -221,7 +221,7 @@ def _title(evaluation: Evaluation) -> str:
     return f"{evaluation.who.name} at temperature {evaluation.config.eval.temperature:g}"
 
 
-def _in_words(evaluation: Evaluation, compared: Comparison) -> list[str]:
+def _in_words(evaluation: Evaluation, compared: EvaluationDifferences) -> list[str]:
     """A sentence for each world."""
     this, other = _title(evaluation), compared.name
     out = []
@@ -238,7 +238,7 @@ def _in_words(evaluation: Evaluation, compared: Comparison) -> list[str]:
     return out
 
 
-def _json(evaluation: Evaluation, compared: Comparison | None) -> dict[str, Any]:
+def _json(evaluation: Evaluation, compared: EvaluationDifferences | None) -> dict[str, Any]:
     spent, is_billed = evaluation.spent, evaluation.who.is_provider
     return {
         "who": evaluation.who.words,
@@ -326,7 +326,7 @@ def _difference_rows(compared: Sequence[SuccessDifference]) -> tuple[list[str], 
     return head, rows
 
 
-def _show(evaluation: Evaluation, compared: Comparison | None) -> None:
+def _show(evaluation: Evaluation, compared: EvaluationDifferences | None) -> None:
     console = output_console()
     head, rows = _head_and_rows(evaluation.tables)
     console.print(printable_text(_title(evaluation)))
@@ -361,7 +361,7 @@ def _remarks(evaluation: Evaluation) -> list[str]:
     return out
 
 
-def _markdown(evaluation: Evaluation, compared: Comparison | None) -> str:
+def _markdown(evaluation: Evaluation, compared: EvaluationDifferences | None) -> str:
     """The tables, for a page or a comment."""
 
     def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

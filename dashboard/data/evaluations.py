@@ -133,7 +133,7 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class EvaluationGroup:
     """Evaluations that played the same tasks of one world, the best first."""
 
     world: World
@@ -161,14 +161,14 @@ def difference_from(evaluation: Played, best: Played, world: World) -> Estimate:
     return kept[1]
 
 
-def grouped(evaluations: Sequence[Played]) -> list[Group]:
+def grouped(evaluations: Sequence[Played]) -> list[EvaluationGroup]:
     """The evaluations of each world and set of tasks, ranked; the group with the newest first."""
     members: dict[tuple[World, frozenset[str]], list[Played]] = defaultdict(list)
     for played in sorted(evaluations, key=lambda played: -played.created_at):
         for world, here in played.worlds.items():
             members[world, here.tasks].append(played)
     return [
-        Group(world=world, num_tasks=len(tasks), rows=_ranked(of, world))
+        EvaluationGroup(world=world, num_tasks=len(tasks), rows=_ranked(of, world))
         for (world, tasks), of in members.items()
     ]
 

@@ -27,7 +27,7 @@ from ..words import NEVER_TRAINED, NONE, SPLITS, UNKNOWN, kept_word
 from . import tokens
 from .boards import board_html, picture_html
 from .frames import Card, Position, read_frame
-from .heat import HEATS, Heat, Scale, available, trajectory_scale
+from .heat import HEATS, Heat, HeatScale, available, trajectory_scale
 
 STYLE = style_sheet(Path(__file__).parent / "look" / "episode.css")
 HEAT_ORDER = ("information", "advantage", "entropy", "logprob")
@@ -361,7 +361,7 @@ def ending_html(trajectory: Trajectory) -> str:
 def reply_html(
     turn: Turn,
     outcome: TrajectoryOutcome | None,
-    colours: tuple[Heat, Scale] | None,
+    colours: tuple[Heat, HeatScale] | None,
     pieces_of: Callable[[Sequence[int]], list[str] | None],
     *,
     hits: Sequence[str] = (),

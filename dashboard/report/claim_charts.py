@@ -18,7 +18,7 @@ from echoscope.text.amounts import step_words
 from echoscope.text.sentences import capitalised
 
 from ..charts import theme
-from ..charts.curated import CHARTS, Chart, Line, drawable_key, eval_keys, plain_chart
+from ..charts.curated import CHARTS, Chart, ChartLine, drawable_key, eval_keys, plain_chart
 from ..charts.parts import Spec, Trace, scatter, whiskers
 from ..charts.run_figures import RunCharts
 from ..data.curves import Curve, describe
@@ -62,7 +62,7 @@ def _chart(key: str, known: Sequence[str]) -> Chart | None:
     stored = drawable_key(key, known)
     if stored is None:
         return None
-    line = Line(key=stored, has_interval=f"{stored}_low" in known)
+    line = ChartLine(key=stored, has_interval=f"{stored}_low" in known)
     title = capitalised(metric(stored).in_sentence)
     if len(title) > _TITLE_CHARS:
         title = metric(stored).name

@@ -31,7 +31,7 @@ from .branching import (
     launches,
     settings_at,
 )
-from .question import Draft, line
+from .question import SteeringDraft, line
 
 MAX_LINES = 4_000
 MAX_STEPS = 1_000_000_000
@@ -199,7 +199,7 @@ def _preview(config: Mapping[str, Any], order: BranchOrder) -> str:
 def _propose(run_id: str, order: BranchOrder, config: Mapping[str, Any], reason: str = "") -> None:
     """Ask for confirmation of an order that fits the run."""
     question.propose(
-        Draft(
+        SteeringDraft(
             run_id=run_id,
             question="**Start this branch?** It trains on this machine, beside other runs.",
             button="start the branch",

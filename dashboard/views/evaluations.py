@@ -17,7 +17,7 @@ from echoscope.dashboard.data.evaluations import (
     APART,
     BEST,
     UNKNOWN,
-    Group,
+    EvaluationGroup,
     Played,
     Ranked,
     StoredEvaluations,
@@ -131,7 +131,7 @@ def _all() -> None:
     _rest(evaluations)
 
 
-def _group(group: Group, evaluations: StoredEvaluations, number: int) -> None:
+def _group(group: EvaluationGroup, evaluations: StoredEvaluations, number: int) -> None:
     tag, env_id = group.world
     world = tag if tag == env_id or not env_id else f"{tag} ({env_id})"
     seeds = f", seed {', '.join(map(str, group.seeds))}" if group.seeds else ""
@@ -155,7 +155,7 @@ def _group(group: Group, evaluations: StoredEvaluations, number: int) -> None:
             _unfinished(evaluations.rows[row.played.run_id], row.played)
 
 
-def summary(group: Group) -> str:
+def summary(group: EvaluationGroup) -> str:
     """Which is best, and which cannot be told apart from it. Hostile."""
     best, *others = group.rows
     success = best.here.table.success
@@ -183,15 +183,15 @@ def _named(rows: Sequence[Ranked]) -> str:
     return listed([f"{row.played.name} ({row.played.run_id})" for row in rows], MAX_NAMED)
 
 
-def _ks(group: Group) -> list[int]:
+def _ks(group: EvaluationGroup) -> list[int]:
     return shown_ks(max((max(r.here.table.pass_at, default=1) for r in group.rows), default=1))
 
 
-def _rates_of(group: Group) -> list[str]:
+def _rates_of(group: EvaluationGroup) -> list[str]:
     return [f"{name}{k}" for name in ("pass@", "pass^") for k in _ks(group)]
 
 
-def table(group: Group) -> pd.DataFrame:
+def table(group: EvaluationGroup) -> pd.DataFrame:
     """A row an evaluation, the best first; columns in which no row has anything are left out."""
     ks = _ks(group)
     cells = []
@@ -222,7 +222,7 @@ def table(group: Group) -> pd.DataFrame:
     return frame.drop(columns=left_out)
 
 
-def _replay(played: Played, group: Group) -> str:
+def _replay(played: Played, group: EvaluationGroup) -> str:
     """Where the episodes of this world can be read."""
     where = f"tag = {quote(group.world[0])}" if len(played.worlds) > 1 else None
     return links.url("replay", run=played.run_id, where=where)

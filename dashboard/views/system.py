@@ -9,7 +9,7 @@ from dataclasses import replace
 import streamlit as st
 
 from echoscope.dashboard.charts import live as live_charts
-from echoscope.dashboard.charts.curated import Line, plain_chart
+from echoscope.dashboard.charts.curated import ChartLine, plain_chart
 from echoscope.dashboard.charts.system import phase_colors, shares_spec
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.curves import describe
@@ -85,11 +85,13 @@ def _words(title: str, shares: Shares) -> str:
 def _gpus(run_id: str) -> None:
     """One chart for each thing that GPUs tell, with a line a GPU."""
     page = live_charts.snapshot(run_id)
-    of: dict[str, list[Line]] = {}
+    of: dict[str, list[ChartLine]] = {}
     for key in page.known:
         match = _GPU.fullmatch(key)
         if match is not None:
-            of.setdefault(match["what"], []).append(Line(key=key, name=f"GPU {match['number']}"))
+            of.setdefault(match["what"], []).append(
+                ChartLine(key=key, name=f"GPU {match['number']}")
+            )
     if not of:
         return
     charts = [

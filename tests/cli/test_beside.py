@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from started import started
 
-from echoscope.cli.beside import Beside, dashboard_beside
+from echoscope.cli.beside import StartedDashboard, dashboard_beside
 from echoscope.store.reader import open_run
 
 PATIENCE_S = 240.0
@@ -158,7 +158,7 @@ def test_a_dashboard_that_cannot_start_is_one_line(
     (broken / "uvicorn.py").write_text("raise OSError('no web server here')\n")
     monkeypatch.setenv("PYTHONPATH", str(broken))
     said: list[str] = []
-    beside = Beside(tmp_path)
+    beside = StartedDashboard(tmp_path)
     beside.announce(said.append, "x")
     beside.stay(said.append)  # there is nothing to stay for
     assert said == ["the dashboard did not start: no web server here; training goes on"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from echoscope.dashboard.data.run_table.columns import Column
+from echoscope.dashboard.data.run_table.columns import RunsColumn
 from echoscope.dashboard.data.run_table.saved_views import PARAMS
 from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.diagnostics.metric_entry import RETURN, SUCCESS
@@ -38,7 +38,7 @@ _MAX_SETTINGS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class TableRequest:
     """What of the address the table is drawn by, each checked against the columns there are."""
 
     filter: str
@@ -56,14 +56,14 @@ class Asked:
         return digest == self.solo if self.solo else digest not in self.hidden
 
 
-def asked(table: RunsTable) -> Asked:
+def asked(table: RunsTable) -> TableRequest:
     """The address, with a notice about each name in it that does not exist."""
     order = st.query_params.get("sort", "") or NEWEST
     falls, name = order.startswith("-"), order.removeprefix("-")
     ordered = _columns(table, [name])
     order = f"{'-' if falls else ''}{ordered[0].name}" if ordered else NEWEST
     columns = list_param("cols", most=MAX_COLUMNS) or default_columns(table)
-    return Asked(
+    return TableRequest(
         filter=text_param("filter", most=500),
         order=order,
         groups=groups_of(table, list_param("group", most=MAX_GROUPED)),
@@ -112,7 +112,7 @@ def _curves(table: RunsTable) -> tuple[str, ...]:
     return tuple(key for key in chosen if key in known) or tuple(usual)
 
 
-def _columns(table: RunsTable, names: Sequence[str]) -> list[Column]:
+def _columns(table: RunsTable, names: Sequence[str]) -> list[RunsColumn]:
     columns = []
     for name in names:
         try:

@@ -12,7 +12,7 @@ from browsing import until
 from rollout_import import import_run
 
 from echoscope.dashboard.data import foreign
-from echoscope.dashboard.data.foreign import Source, Sources, is_root, is_source
+from echoscope.dashboard.data.foreign import ForeignSource, ForeignSources, is_root, is_source
 from echoscope.store.query.listing import RunList
 
 FIXTURES = Path(__file__).parents[2] / "store" / "importers" / "fixtures"
@@ -23,14 +23,14 @@ def put(root: Path, *names: str) -> None:
         shutil.copytree(FIXTURES / name, root / name)
 
 
-def look(root: Path, given: tuple[Path, ...] = ()) -> dict[str, Source]:
+def look(root: Path, given: tuple[Path, ...] = ()) -> dict[str, ForeignSource]:
     listed = RunList(root)
     listed.rows()
-    found = looked(Sources(root, given), *listed.others)
+    found = looked(ForeignSources(root, given), *listed.others)
     return {source.path.name: source for source in found}
 
 
-def looked(sources: Sources, *names: str) -> tuple[Source, ...]:
+def looked(sources: ForeignSources, *names: str) -> tuple[ForeignSource, ...]:
     """What the next look sees, which is waited for."""
     sources._next = 0.0  # it is time
     sources.known(names)
@@ -108,12 +108,12 @@ def test_files_are_read_again_only_when_they_changed(
     read: list[Path] = []
     real = foreign._read
 
-    def counting(source: Source, *, is_given: bool) -> Source:
+    def counting(source: ForeignSource, *, is_given: bool) -> ForeignSource:
         read.append(source.path)
         return real(source, is_given=is_given)
 
     monkeypatch.setattr(foreign, "_read", counting)
-    sources = Sources(tmp_path)
+    sources = ForeignSources(tmp_path)
     before = looked(sources, "messages")[0]
     looked(sources, "messages")
     assert len(read) == 1
@@ -135,7 +135,7 @@ def test_a_look_counts_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_page_never_waits_for_a_look(tmp_path: Path) -> None:
     put(tmp_path, "messages")
-    sources = Sources(tmp_path)
+    sources = ForeignSources(tmp_path)
     assert sources.known(["messages"]) == ()
     deadline = time.monotonic() + 20
     while not sources._next and time.monotonic() < deadline:

@@ -12,7 +12,7 @@ from shown_figures import listened_to, shown_lines
 from streamlit.testing.v1 import AppTest
 
 from echoscope.dashboard.replay import news as replay_news
-from echoscope.dashboard.replay.listing import Asked, Listed, listed
+from echoscope.dashboard.replay.listing import Listed, ListRequest, listed
 from echoscope.store.records import StepMetrics, TrajectoryOutcome
 from echoscope.store.writer import RunWriter
 
@@ -93,7 +93,7 @@ def test_an_update_that_came_to_the_list_is_news(
     kept = TrajectoryOutcome(trajectory_id=some[0].id, advantage=0.5, kept=True, drop_reason=None)
     writer.commit_step(metrics=[metrics_of(2)], trajectories=some, outcomes=[kept])
     writer.flush()
-    now: Listed = listed("live", Asked(step=2, split="train"))
+    now: Listed = listed("live", ListRequest(step=2, split="train"))
     assert not replay_news.has_come("live", now)  # the other one is pending still
     before_the_update = replace(now, rows=now.rows.assign(kept=None))
     assert replay_news.has_come("live", before_the_update)

@@ -15,7 +15,7 @@ from trajectories import make_trajectory
 from echoscope.dashboard.replay.heat import (
     HEATS,
     LEVELS,
-    Scale,
+    HeatScale,
     available,
     scale_of,
     trajectory_scale,
@@ -98,7 +98,7 @@ class TestScale:
         assert scale.levels(np.array([1.0 + 1e-6])).tolist() == [0]
 
     def test_levels_go_from_far_below_to_far_above(self) -> None:
-        scale = Scale(neutral=0.0, reach=10.0, has_below=True, has_above=True)
+        scale = HeatScale(neutral=0.0, reach=10.0, has_below=True, has_above=True)
         values = np.array([-np.inf, -10.0, -2.0, 0.0, np.nan, 0.9, 1.1, 99.0])
         assert scale.levels(values).tolist() == [-LEVELS, -LEVELS, -1, 0, 0, 0, 1, LEVELS]
 
@@ -153,7 +153,7 @@ class TestHeat:
         assert "&#8629;</span>\n" in self.draw(["a\n", *PIECES[1:]])
 
     def test_the_legend_has_numbers_and_a_meaning(self) -> None:
-        scale = Scale(neutral=0.0, reach=2.0, has_below=True, has_above=True)
+        scale = HeatScale(neutral=0.0, reach=2.0, has_below=True, has_above=True)
         root = parse(legend_html(HEATS["advantage"], scale))
         keys = [key.text for key in root.findall(".//span[@class]") if "es-key" in key.get("class")]
         assert keys[0] == "<=-2"

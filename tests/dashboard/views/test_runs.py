@@ -19,7 +19,7 @@ from tables import columns_of
 
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.comparing.levels import evaluated_estimate
-from echoscope.dashboard.data.run_table.facts import Standing
+from echoscope.dashboard.data.run_table.facts import TableVerdict
 from echoscope.dashboard.data.run_table.groups import grouped, ordered
 from echoscope.dashboard.data.run_table.root import root_runs
 from echoscope.dashboard.data.run_table.saved_views import save_view
@@ -329,7 +329,7 @@ def test_a_verdict_says_since_when_and_nothing_that_contradicts_it(
     verdict: dict[str, Any], said: str
 ) -> None:
     whole = {"mark": (0.0, 0.0, 0), "regime": "", "since": None, "kind": ""} | verdict
-    assert verdict_words(Standing(**whole)) == said
+    assert verdict_words(TableVerdict(**whole)) == said
 
 
 def test_files_of_other_trainers_are_listed_and_open_by_a_click(
