@@ -241,7 +241,7 @@ def _in_words(evaluation: Evaluation, compared: EvaluationDifferences) -> list[s
 def _json(evaluation: Evaluation, compared: EvaluationDifferences | None) -> dict[str, Any]:
     spent, is_billed = evaluation.spent, evaluation.who.is_provider
     return {
-        "who": evaluation.who.words,
+        "who": evaluation.who.typed,
         "name": evaluation.who.name,
         "checkpoint": evaluation.who.step,
         "run": str(evaluation.path),
@@ -289,9 +289,9 @@ def _head_and_rows(tables: Sequence[WorldTable]) -> tuple[list[str], list[list[s
     from echoscope.text.amounts import percent
 
     most = max((max(table.pass_at, default=1) for table in tables), default=1)
-    shown = shown_ks(most)
+    ks = shown_ks(most)
     head = ["world", "tasks", "success (95 %)"]
-    head += [f"pass@{k}" for k in shown] + [f"pass^{k}" for k in shown]
+    head += [f"pass@{k}" for k in ks] + [f"pass^{k}" for k in ks]
     gaps = dict(_gaps(tables))
     head += ["gap (95 %)"] if gaps else []
     head += ["return", "turns", "valid actions", "tokens"]
@@ -299,7 +299,7 @@ def _head_and_rows(tables: Sequence[WorldTable]) -> tuple[list[str], list[list[s
     for table in tables:
         row = [table.tag, str(table.num_tasks), table.success.as_rate()]
         for each in (table.pass_at, table.pass_all):
-            row += [percent(each[k].value, 1) if k in each else "" for k in shown]
+            row += [percent(each[k].value, 1) if k in each else "" for k in ks]
         if gaps:
             row.append(gaps[table.tag].as_points() if table.tag in gaps else "")
         valid = table.valid_frac.value
