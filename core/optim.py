@@ -172,7 +172,7 @@ class Optimizer:
         """Take back what `state_tensors` gave."""
         state: dict[int, dict[str, Tensor]] = {}
         in_order = chain.from_iterable(group["params"] for group in self._adamw.param_groups)
-        place_of = {id(master): place for place, master in enumerate(in_order)}
+        index_of = {id(master): index for index, master in enumerate(in_order)}
         for key, value in tensors.items():
             index, _, name = key.partition(".")
             parameter, master = self._pairs[int(index)]
@@ -181,6 +181,6 @@ class Optimizer:
                     master.copy_(value)
                     parameter.copy_(master)
             else:
-                state.setdefault(place_of[id(master)], {})[name] = value
+                state.setdefault(index_of[id(master)], {})[name] = value
         groups = self._adamw.state_dict()["param_groups"]
         self._adamw.load_state_dict({"state": state, "param_groups": groups})

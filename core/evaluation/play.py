@@ -87,7 +87,7 @@ def start(
             run_id=run_path.name,
             config=described(who, config, budget),
             name=f"evaluation of {who.name}",
-            base_model=who.words if who.run is None else config.model.path,
+            base_model=who.typed if who.run is None else config.model.path,
             parent_run_id=None if who.run is None else who.run.resolve().name,
             tags=(TAG,),
         )

@@ -160,7 +160,7 @@ def _model(who: Who, config: RunConfig) -> Model:
     Raises:
         ConfigError: what is wrong with it, in one sentence.
     """
-    address, _, name = who.words.partition("#")
+    address, _, name = who.typed.partition("#")
     if name:
         _check_there(address)
     settings = GenerateConfig(
@@ -180,9 +180,9 @@ def _model(who: Who, config: RunConfig) -> Model:
                 api_key=os.environ.get(KEY_VARIABLE, "none"),  # one's own servers take any
                 memoize=False,
             )
-        return get_model(who.words, config=settings, memoize=False)
+        return get_model(who.typed, config=settings, memoize=False)
     except Exception as error:  # noqa: BLE001 - packages, keys and names, each with its own class
-        raise ConfigError(f"{who.words} cannot be asked: {_problem(error)}") from None
+        raise ConfigError(f"{who.typed} cannot be asked: {_problem(error)}") from None
 
 
 def _check_there(address: str) -> None:
