@@ -186,9 +186,9 @@ def reader_of(reading: Reading, lines: Lines) -> Reader | None:
         table.feed(lines())
         # Bars also draw tables, and commas also stand in sentences.
         is_plain = dialect.num_before == 0 and dialect.delimiter != "|"
-        if is_plain and table.collector.known & OUTCOMES:
+        if is_plain and table.collector.known_keys & OUTCOMES:
             return table
-        if not is_plain and not table.collector.known:
+        if not is_plain and not table.collector.known_keys:
             table = None
     log = ConsoleLog(reading)
     log.feed(lines())
@@ -203,7 +203,7 @@ def _says_more(log: Collector, table: Collector, dialect: Dialect | None) -> boo
     if not table.num_records:
         return True  # a line with commas, and nothing after it
     has_bars = dialect is not None and dialect.delimiter == "|"
-    return len(log.known) >= len(table.known) + (not has_bars)
+    return len(log.known_keys) >= len(table.known_keys) + (not has_bars)
 
 
 def _documents(lines: Lines) -> list[Any]:

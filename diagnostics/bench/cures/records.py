@@ -74,7 +74,7 @@ class TrainedPiece:
 
     def best_until(self, step: int) -> float:
         """The best evaluation up to a step; NaN without any."""
-        return max((rate for at, rate in self.success.items() if at <= step), default=math.nan)
+        return max((rate for when, rate in self.success.items() if when <= step), default=math.nan)
 
     def to_line(self) -> str:
         """Without what has its default; numbers with four digits."""
