@@ -215,10 +215,10 @@ class Scoring:
         return [
             replace(
                 turn,
-                prompt_tokens=self._prompt(messages[:place]),
-                response_tokens=self._ids(reply_text(messages[place])),
+                prompt_tokens=self._prompt(messages[:reply]),
+                response_tokens=self._ids(reply_text(messages[reply])),
             )
-            for turn, place in zip(trajectory.turns, replies, strict=True)
+            for turn, reply in zip(trajectory.turns, replies, strict=True)
         ]
 
     def _prompt(self, messages: Sequence[Mapping[str, Any]]) -> IntArray:
