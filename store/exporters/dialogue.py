@@ -33,7 +33,7 @@ def dialogue_of(episode: EpisodeRows) -> EpisodeMessages:
     """The messages of an episode."""
     out = EpisodeMessages()
     waiting: list[tuple[str, Row]] = []
-    for index, (turn, prompt) in enumerate(zip(episode.turns, episode.shown, strict=True)):
+    for index, (turn, prompt) in enumerate(zip(episode.turns, episode.prompts, strict=True)):
         if waiting:
             out.messages += _answers(waiting, turn["observation"])
         elif prompt is not None:

@@ -41,8 +41,8 @@ def format_named(name: str) -> ExportFormat:
     Raises:
         ExportError: there is none.
     """
-    if found := next((form for form in FORMATS if form.name == name), None):
-        return found
+    if form := next((each for each in FORMATS if each.name == name), None):
+        return form
     hint = did_you_mean(name, ABOUT)
     more = "" if hint.endswith("?") else " (`echoscope export --help` says what each is)"
     raise ExportError(f"--to {name!r} is no format{hint}{more}")

@@ -161,11 +161,11 @@ _NOTHING_NOTED = EpisodeNote()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRows:
-    """One episode as rows of the store; `shown` is what its prompts showed, where it is known."""
+    """One episode as rows of the store; `prompts` as they were shown, where that is known."""
 
     row: Row
     turns: Sequence[Row]
-    shown: Sequence[ShownTurn | None]
+    prompts: Sequence[ShownTurn | None]
     """One per turn."""
     system: str = ""
     """The system message, where the prompts are not known."""
@@ -343,7 +343,7 @@ class RunSource:
             yield EpisodeRows(
                 row=row,
                 turns=turns_of_row,
-                shown=[prompts.get(turn["turn"]) for turn in turns_of_row],
+                prompts=[prompts.get(turn["turn"]) for turn in turns_of_row],
                 system=self.system,
                 noted=self.notes.of(*key),
             )

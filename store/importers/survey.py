@@ -340,7 +340,7 @@ class _FirstPass:
             survey.rows.setdefault(row.step or 0, []).append(row)
         reason = f"a step holds at most {MAX_INDEX + 1:,} episodes"
         survey.rows = {
-            step: self._kept(rows, [place <= MAX_INDEX for place in range(len(rows))], reason)
+            step: self._kept(rows, [index <= MAX_INDEX for index in range(len(rows))], reason)
             for step, rows in sorted(survey.rows.items())
         }
         for step, rows in survey.rows.items():

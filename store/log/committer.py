@@ -275,8 +275,8 @@ def load_committer(layout: Layout, *, rotate_every: int) -> tuple[Committer, set
             number += 1
         chain.seq = max(chain.seq or 0, index.num_acknowledged)
         journal = Journal.create(layout, state.header(time.time()), number, chain)
-    known = {row["command_id"] for row in index.event_rows("commands")}
-    committer = Committer(layout, journal, state, rotate_every=rotate_every, known_commands=known)
+    ids = {row["command_id"] for row in index.event_rows("commands")}
+    committer = Committer(layout, journal, state, rotate_every=rotate_every, known_commands=ids)
     _remove_orphans(index)
     return committer, {row["command_id"] for row in index.event_rows("command_events")}
 

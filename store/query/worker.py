@@ -135,8 +135,8 @@ def _reader(question: SqlRequest) -> RunReader | RunsReader:
     stats = run_json.stat() if run_json.is_file() else path.stat() if path.is_dir() else None
     # Inodes are used again: another run may have taken the place of one.
     identity = stats and ((stats.st_ino, stats.st_mtime_ns) if is_run else stats.st_ino)
-    place = (path.resolve(), identity)
-    reader = _opened(path, place, is_run, question.all_attempts, limits.memory)
+    key = (path.resolve(), identity)
+    reader = _opened(path, key, is_run, question.all_attempts, limits.memory)
     reader.sql("SELECT 1")
     _limit_memory(limits.memory_bytes)
     return reader
@@ -144,9 +144,9 @@ def _reader(question: SqlRequest) -> RunReader | RunsReader:
 
 @lru_cache(maxsize=MAX_READERS)
 def _opened(
-    path: Path, place: Hashable, is_run: bool, all_attempts: bool, memory: str
+    path: Path, key: Hashable, is_run: bool, all_attempts: bool, memory: str
 ) -> RunReader | RunsReader:
-    """A reader of a path; `place` is what lies there now."""
+    """A reader of a path; `key` says what lies there now."""
     if is_run:
         return open_run(path, all_attempts=all_attempts, memory_limit=memory)
     reader = open_runs(path, memory_limit=memory)
