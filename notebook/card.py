@@ -74,7 +74,7 @@ class RunVerdict:
                 row.after,
                 *(row.interval or (None, None)),
                 *row.steps,
-                row.words,
+                row.sentence,
             )
             for row in evidence_rows(self.verdict)
         ]

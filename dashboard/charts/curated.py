@@ -183,7 +183,7 @@ def drawable_key(key: str, known_keys: Sequence[str]) -> str | None:
     """
     if SOURCES.get(key, ("",))[0] in known_keys:
         return key
-    return next((known for known in known_keys if fnmatch.fnmatchcase(known, key)), None)
+    return next((stored for stored in known_keys if fnmatch.fnmatchcase(stored, key)), None)
 
 
 def onset_range(verdict: Verdict | None) -> tuple[int, int] | None:

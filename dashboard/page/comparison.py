@@ -114,9 +114,9 @@ def sweep(compared: ComparisonChoice, levels: Mapping[str, float]) -> None:
     st.subheader("Sweep", anchor=False)
     values = [levels[run] for run in runs]
     is_phone = ui.is_phone()
-    shown = axes[: 4 if is_phone else MAX_AXES]
+    first = axes[: 4 if is_phone else MAX_AXES]
     columns = {
-        _axis_name(of, keys): [settings[run].get(of[0], MISSING) for run in runs] for of in shown
+        _axis_name(of, keys): [settings[run].get(of[0], MISSING) for run in runs] for of in first
     }
     reason = why_unknown(len(values), len(keys))
     left, right = (st.container(), None) if reason else st.columns([3, 2], gap="medium")
@@ -128,7 +128,7 @@ def sweep(compared: ComparisonChoice, levels: Mapping[str, float]) -> None:
             f"{len(runs)} runs, by {', '.join(columns)} and {metric(compared.main).name}",
             key="compare_sweep",
         )
-        num_left_out = sum(len(of) for of in axes[len(shown) :])
+        num_left_out = sum(len(of) for of in axes[len(first) :])
         left_out = f"{counted(num_left_out, 'more setting')} differ. " if num_left_out else ""
         st.caption(
             f"{left_out}A line is a run; hovering names it. Blue is low, orange is high. {reason}"
@@ -148,12 +148,12 @@ def _importance(
     key: str, settings: Mapping[str, Settings], values: Mapping[str, float], keys: Sequence[str]
 ) -> None:
     with st.spinner("Working out which settings matter"):
-        found = _importances(settings, values, keys)
-    st.text(visible(importance_words(found), 600))
-    if found:
+        ranked = _importances(settings, values, keys)
+    st.text(visible(importance_words(ranked), 600))
+    if ranked:
         figures.show(
-            drawn.importance_spec(found),
-            f"Importance of settings for {metric(key).name}: {importance_words(found)}",
+            drawn.importance_spec(ranked),
+            f"Importance of settings for {metric(key).name}: {importance_words(ranked)}",
             key="compare_importance",
         )
     st.caption(

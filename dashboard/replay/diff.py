@@ -78,8 +78,8 @@ def word_diff(
         parts.append((False, a, b))
     parts.append((True, ours[len(ours) - end :], theirs[len(theirs) - end :]))
     return (
-        [TextPiece("".join(words), is_shared) for is_shared, words, _ in parts if words],
-        [TextPiece("".join(words), is_shared) for is_shared, _, words in parts if words],
+        [TextPiece("".join(tokens), is_shared) for is_shared, tokens, _ in parts if tokens],
+        [TextPiece("".join(tokens), is_shared) for is_shared, _, tokens in parts if tokens],
     )
 
 
@@ -125,9 +125,9 @@ def _cell(html: str, css: str = "") -> str:
 
 def _compared(texts: Sequence[str | None], css: str, budget: DiffBudget) -> str:
     """Two texts; None for that of an episode that had ended."""
-    shown = ["" if text is None else text[:MAX_CHARS] for text in texts]
-    alone = [[TextPiece(text, is_shared=True)] for text in shown]
-    sides = alone if None in texts else word_diff(shown[0], shown[1], budget)
+    cut_texts = ["" if text is None else text[:MAX_CHARS] for text in texts]
+    alone = [[TextPiece(text, is_shared=True)] for text in cut_texts]
+    sides = alone if None in texts else word_diff(cut_texts[0], cut_texts[1], budget)
     ended = '<div class="es-note">The episode has ended.</div>' if css == "es-reply" else ""
     boxes = [
         ended if text is None else _box(side, name, len(text) - MAX_CHARS)

@@ -332,8 +332,8 @@ def turn_boards(trajectory: Trajectory, index: int) -> str:
 
 
 def _figure(image: str, caption: str) -> str:
-    words = f"<figcaption>{caption}</figcaption>" if caption else ""
-    return f"<figure>{image}{words}</figure>"
+    caption_html = f"<figcaption>{caption}</figcaption>" if caption else ""
+    return f"<figure>{image}{caption_html}</figure>"
 
 
 def heading(text: str) -> str:

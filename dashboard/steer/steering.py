@@ -192,8 +192,8 @@ def _buttons(run_id: str, now: Standing, obeyed: Sequence[CommandAction]) -> Non
             continue
         # Pause and Resume have one place of fixed size: while one takes over from the other, both
         # are on the page for a moment.
-        place = row.container(key="steering_hold", width=_BUTTON_PX) if action is hold else row
-        is_pressed = place.button(
+        container = row.container(key="steering_hold", width=_BUTTON_PX) if action is hold else row
+        is_pressed = container.button(
             _title(action),
             key=f"steer_{action.value}",
             help=_SENTENCES[action],

@@ -285,13 +285,13 @@ def _table(
     is_drawn = [group.id in colors for group in groups]
     rows = pd.DataFrame(
         {
-            "color": ["\u2501\u2501" if at else "" for at in is_drawn],
+            "color": ["\u2501\u2501" if is_on else "" for is_on in is_drawn],
             "group": [visible(group.name, 160) for group in groups],
             "level": [level_words(levels[of]) for of in ids],
             "gap": [gap_words(gaps[of]) if of in gaps else "baseline" for of in ids],
             "n": [count_words(levels[of]) for of in ids],
-            "hide": ["Hide" if at else "Show" for at in is_drawn],
-            "solo": ["Solo" if len(colors) > 1 or not at else "All" for at in is_drawn],
+            "hide": ["Hide" if is_on else "Show" for is_on in is_drawn],
+            "solo": ["Solo" if len(colors) > 1 or not is_on else "All" for is_on in is_drawn],
         }
     )
 

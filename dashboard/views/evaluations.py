@@ -195,13 +195,13 @@ def table(group: EvaluationGroup) -> pd.DataFrame:
     """A row an evaluation, the best first; columns in which no row has anything are left out."""
     ks = _ks(group)
     cells = []
-    for place, row in enumerate(group.rows, 1):
+    for rank, row in enumerate(group.rows, 1):
         found_here, played = row.here.table, row.played
         rates = {f"pass@{k}": found_here.pass_at.get(k) for k in ks}
         rates |= {f"pass^{k}": found_here.pass_all.get(k) for k in ks}
         cells.append(
             {
-                "place": place,
+                "place": rank,
                 "who": visible(played.name, 120),
                 "success": found_here.success.as_rate(),
                 "difference": difference_words(row),
@@ -237,8 +237,8 @@ def difference_words(row: Ranked) -> str:
     value, low, high = (
         100 * number for number in (row.difference.value, row.difference.low, row.difference.high)
     )
-    words = f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
-    return f"{words}, not told apart" if row.standing == ALIKE else f"{words}, lower"
+    difference = f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
+    return f"{difference}, not told apart" if row.standing == ALIKE else f"{difference}, lower"
 
 
 def _unfinished(row: RunRow, played: Played) -> None:
@@ -246,8 +246,8 @@ def _unfinished(row: RunRow, played: Played) -> None:
     now = time.time()
     status = row_status(row, RunDetails(), now).words(now)
     may = " Short episodes end first, so its numbers may change." if played.num_played else ""
-    words = f"{row.run_id} is not complete: {played.progress} episodes were played, {status}.{may}"
-    st.text(visible(words, 400))
+    line = f"{row.run_id} is not complete: {played.progress} episodes were played, {status}.{may}"
+    st.text(visible(line, 400))
     command = resume_command(row.status, row.path)
     if command:
         ui.command(command)

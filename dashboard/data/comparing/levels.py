@@ -295,11 +295,11 @@ def _standing(gap: Gap) -> str:
 
 def _difference_words(gap: Gap) -> str:
     """The difference, and the ratio of groups that can be told apart."""
-    words = _estimate_words(gap.difference, metric(gap.key).unit, is_difference=True)
+    difference = _estimate_words(gap.difference, metric(gap.key).unit, is_difference=True)
     ratio = gap.ratio if gap.is_apart else None
     if ratio is None or not ratio.low <= ratio.high:
-        return words
-    return f"{words}; {ratio.value:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
+        return difference
+    return f"{difference}; {ratio.value:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def _pair_words(name: str, gap: Gap, baseline: str) -> str:

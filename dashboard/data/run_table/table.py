@@ -85,8 +85,8 @@ class RunsTable:
         if not tasks_key(column.key):
             return ()
         summaries = [facts and facts.metrics for facts in self.facts]
-        found = [of and of.of(tasks_key(_key_of(of, column.key))) for of in summaries]
-        return [of.last if of else 0.0 for of in found]
+        curves = [of and of.of(tasks_key(_key_of(of, column.key))) for of in summaries]
+        return [of.last if of else 0.0 for of in curves]
 
     def filtered(self, text: str) -> list[int]:
         """The rows for which a condition holds, or in whose texts a regular expression is found.

@@ -104,12 +104,12 @@ def _curves(table: RunsTable) -> tuple[str, ...]:
         return ()
     chosen = list_param("curve", most=MAX_CURVES)
     metrics = table.catalogue.metrics
-    known = {*metrics, EVALUATED}
+    drawable = {*metrics, EVALUATED}
     for key in chosen:
-        if key not in known and table.num_read == len(table.rows):
+        if key not in drawable and table.num_read == len(table.rows):
             notice(f"no run has the metric {key!r}; its curves are not drawn")
     usual = [key for key in (SUCCESS, RETURN, *metrics[:1]) if key in metrics][:1]
-    return tuple(key for key in chosen if key in known) or tuple(usual)
+    return tuple(key for key in chosen if key in drawable) or tuple(usual)
 
 
 def _columns(table: RunsTable, names: Sequence[str]) -> list[RunsColumn]:
@@ -148,8 +148,8 @@ def widget_key(name: str, value: object) -> str:
     the value, the menu is another one.
     """
     choices = st.session_state.setdefault(_CHOICES, {})
-    shown, number = choices.get(name, (value, 0))
-    if shown != value:
+    present, number = choices.get(name, (value, 0))
+    if present != value:
         number += 1
     choices[name] = value, number
     return f"_runs_{name}_{number}"

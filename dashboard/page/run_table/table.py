@@ -228,9 +228,9 @@ def _group_cell(column: RunsColumn, values: Sequence[Any], num_tasks: Sequence[f
 
 def _mean_history(histories: Sequence[Sequence[float]]) -> list[float]:
     """The mean of sparklines of one length; else none, rather than one that never was."""
-    known = [history for history in histories if history]
-    is_of_one_length = len({len(history) for history in known}) == 1
-    means: list[float] = np.mean(known, axis=0).tolist() if is_of_one_length else []
+    measured = [history for history in histories if history]
+    is_of_one_length = len({len(history) for history in measured}) == 1
+    means: list[float] = np.mean(measured, axis=0).tolist() if is_of_one_length else []
     return means
 
 
@@ -281,9 +281,9 @@ def _coloured(cells: pd.DataFrame, lines: Sequence[TableLine], asked: state.Tabl
 
     def tone(text: object) -> str:
         """CSS for `collapsed since step 20`, `finished`; empty for any other words."""
-        words = str(text)
+        label = str(text)
         name = next(
-            (name for name in tones if words == name or words.startswith((f"{name},", f"{name} "))),
+            (name for name in tones if label == name or label.startswith((f"{name},", f"{name} "))),
             "",
         )
         if not name:

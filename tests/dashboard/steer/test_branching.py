@@ -272,7 +272,7 @@ def launched(root: Path, log: str, code: int | None) -> Launch:
     path = root / "a.log"
     path.write_text(log)
     process: Any = Ended(code)
-    return Launch(order=order(root), root=root, log=path, at=0.0, process=process)
+    return Launch(order=order(root), root=root, log=path, started=0.0, process=process)
 
 
 START = '{"outcome": "starting", "run_id": "new", "changed": {"steps": [4, 8]}}\n'
