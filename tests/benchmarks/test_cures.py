@@ -41,8 +41,8 @@ def test_the_page_shows_what_the_records_give() -> None:
     for name, grid in tables(Records()).items():
         if name in BUILT:
             continue
-        shown = grid.markdown() if grid.rows else NOT_RUN
-        assert f"<!-- {name}: begin -->\n{shown}\n<!-- {name}: end -->" in page, name
+        table = grid.markdown() if grid.rows else NOT_RUN
+        assert f"<!-- {name}: begin -->\n{table}\n<!-- {name}: end -->" in page, name
     assert missing_words(Results(Records())) in page
 
 
