@@ -220,6 +220,6 @@ def test_the_hint_names_no_separator_where_a_reply_is_one_action(chat):
         for turn in range(2):
             conversation.prompt(f"S{turn}")
             conversation.respond(chat.encode_response("<answer>Left</answer>"))
-        shown = chat.tokenizer.decode(conversation.prompt("S2").tokens)
-        assert shown.count("Reply with") == 3
-        assert (";;" in shown) != is_one_action
+        prompt = chat.tokenizer.decode(conversation.prompt("S2").tokens)
+        assert prompt.count("Reply with") == 3
+        assert (";;" in prompt) != is_one_action

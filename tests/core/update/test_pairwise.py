@@ -117,9 +117,9 @@ def problems_of(config: RunConfig) -> list[str]:
         out.append(f"the ratio at the weights that sampled is off by {gap:.2g}")
     move(bench, seed=2)
     expected = naive.loss()
-    whole, found = gradients(bench, batch, 1_000_000)
-    if abs(found - expected) > 1e-5 * max(1.0, abs(expected)):
-        out.append(f"the loss is {found:.9g}, the naive one {expected:.9g}")
+    whole, split = gradients(bench, batch, 1_000_000)
+    if abs(split - expected) > 1e-5 * max(1.0, abs(expected)):
+        out.append(f"the loss is {split:.9g}, the naive one {expected:.9g}")
     with torch.no_grad():
         moved = largest_gap(naive, batch, bench.policy.outputs(batch).logprobs)
     if moved > 1e-4:
