@@ -71,7 +71,7 @@ def test_a_run_before_its_first_trajectory_is_waited_for(
 ) -> None:
     young = open_writer(tmp_path / "young")
     page = open_page("replay", tmp_path, run="young")
-    assert "nothing to replay" in "\n".join(str(found.value) for found in page.text)
+    assert "nothing to replay" in "\n".join(str(element.value) for element in page.text)
     assert "position" in listened_to(page)
     young.close(status="finished")
 
