@@ -173,13 +173,13 @@ def test_a_treatment_is_shown_to_help_only_where_it_beats_the_controls(tmp_path:
         *(replace(HELD, seed=seed) for seed in seeds),
         *(replace(placebo, seed=seed) for seed in seeds),
     )
-    (shown,) = all_held.measured()
-    assert (shown.symptom, shown.treatment.name, shown.is_shown) == (
+    (held,) = all_held.measured()
+    assert (held.symptom, held.treatment.name, held.is_shown) == (
         "FORMAT_COLLAPSE",
         "lr-tenth",
         True,
     )
-    assert (shown.rate.held, shown.rate.of, shown.control.held, shown.control.of) == (5, 5, 0, 5)
+    assert (held.rate.held, held.rate.of, held.control.held, held.control.of) == (5, 5, 0, 5)
 
 
 def test_what_a_treatment_costs_a_healthy_twin_is_a_difference_of_success(tmp_path: Path) -> None:
