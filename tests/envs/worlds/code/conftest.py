@@ -69,8 +69,8 @@ def plain_user() -> Iterator[Run]:
 
 def _other_pythons() -> list[str]:
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    found = shutil.which(name, path="/usr/local/bin:/usr/bin")
-    return [found] if found else []
+    path = shutil.which(name, path="/usr/local/bin:/usr/bin")
+    return [path] if path else []
 
 
 @pytest.fixture(scope="session", params=["this user", "a user without rights"])
