@@ -151,14 +151,14 @@ def damaged(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> list[st
 
 
 def test_a_record_that_is_gone_is_noticed(finished_run: Path) -> None:
-    found = damaged(finished_run, lambda lines: lines[:2] + lines[3:])
-    assert found == ["1 record is missing before record 3"]
+    problems = damaged(finished_run, lambda lines: lines[:2] + lines[3:])
+    assert problems == ["1 record is missing before record 3"]
     assert open_run(finished_run).steps().column("step").to_pylist() == [0, 2]
 
 
 def test_a_record_that_occurs_twice_counts_once(finished_run: Path) -> None:
-    found = damaged(finished_run, lambda lines: [*lines[:3], *lines[2:]])
-    assert found == ["record 2 does not follow record 2; left out"]
+    problems = damaged(finished_run, lambda lines: [*lines[:3], *lines[2:]])
+    assert problems == ["record 2 does not follow record 2; left out"]
     assert open_run(finished_run).steps().num_rows == 3
 
 
@@ -167,8 +167,8 @@ def test_another_runs_record_is_left_out(finished_run: Path, tmp_path: Path) -> 
     with RunWriter.create(other, run_id="other", config={}, is_packing=False):
         pass
     foreign = (other / "journal.ndjson").read_bytes().splitlines(keepends=True)[-1]
-    found = damaged(finished_run, lambda lines: [*lines, foreign])
-    assert found == ["record 1 belongs to another run and is left out"]
+    problems = damaged(finished_run, lambda lines: [*lines, foreign])
+    assert problems == ["record 1 belongs to another run and is left out"]
     assert open_run(finished_run).info().status == "finished"
 
 
