@@ -58,7 +58,7 @@ def by_kind(results: Results) -> TextTable:
         rows.append(
             (
                 f"`{kind.name}`",
-                kind.words,
+                kind.fault,
                 f"{kind.twin.world}, `{kind.twin.policy}`",
                 f"{result.collapsed.held} of {result.collapsed.of}"
                 if result.collapsed.of
