@@ -25,7 +25,7 @@ from tuning import Sweep
 from echoscope.diagnostics.bench.baselines import measure
 from echoscope.diagnostics.bench.detectors.entry import entries
 from echoscope.diagnostics.bench.harness import KINDS, LabelledRun, load_curves
-from echoscope.diagnostics.bench.judging import Judged
+from echoscope.diagnostics.bench.judging import JudgedRun
 from echoscope.diagnostics.bench.report import (
     REPORT_SEED,
     BenchReport,
@@ -195,9 +195,9 @@ def regimes_picture(reports: Mapping[str, BenchReport], folder: Path) -> None:
     save(figure, folder, "regimes")
 
 
-def examples_picture(results: Sequence[Judged], folder: Path) -> None:
+def examples_picture(results: Sequence[JudgedRun], folder: Path) -> None:
     """One collapse of each kind: what the rule saw, when we spoke, and when success halved."""
-    chosen: dict[str, Judged] = {}
+    chosen: dict[str, JudgedRun] = {}
     for result in results:
         kind = KINDS.get(result.run.label)
         if kind and result.run.is_collapsed and result.critical.is_in_time and result.is_kind_right:
@@ -210,7 +210,7 @@ def examples_picture(results: Sequence[Judged], folder: Path) -> None:
     save(figure, folder, "examples")
 
 
-def _example(axes: Axes, kind: str, result: Judged) -> None:
+def _example(axes: Axes, kind: str, result: JudgedRun) -> None:
     table, run = result.run.table, result.run
     evals = [k for k in table.columns if k.startswith("eval/") and k.endswith("/success_rate")]
     success = np.mean([table.columns[key] for key in evals], axis=0)

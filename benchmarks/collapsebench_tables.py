@@ -27,7 +27,7 @@ from echoscope.diagnostics.bench.report import (
     recorded_set,
     report,
 )
-from echoscope.diagnostics.bench.tables import Grid, number
+from echoscope.diagnostics.bench.tables import TextTable, number
 from echoscope.diagnostics.judge.calibration import CALMS, KINDS, TABLE, Count
 
 SETS = {"made": "synthetic runs", "small": "recorded runs", "public": "public runs"}
@@ -45,7 +45,7 @@ TITLES = {
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return Grid(head=tuple(head), rows=tuple(tuple(row) for row in rows)).markdown()
+    return TextTable(head=tuple(head), rows=tuple(tuple(row) for row in rows)).markdown()
 
 
 def summary(found: BenchReport) -> str:

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from common import read_options, seconds_of, temporary_folder
 
 from echoscope.store.log.durable import new_id, sha256_of
-from echoscope.store.log.journal import Chain, RunState, encode_line, read_chunk
+from echoscope.store.log.journal import Chain, JournalState, encode_line, read_chunk
 from echoscope.store.log.layout import FileEntry, FileGroup, Layout
 from echoscope.store.log.packs import Pack, write_pack_json
 from echoscope.store.log.parquet import parquet_options
@@ -274,7 +274,7 @@ def make_packed_run(
         layout.pack(number).mkdir()
         entries = tuple(files(number, first, last))
         group = FileGroup(id=new_id(), attempt=1, first_step=first, last_step=last, files=entries)
-        state = {name: header[name] for name in RunState("").header(0.0)} | {"last_step": last}
+        state = {name: header[name] for name in JournalState("").header(0.0)} | {"last_step": last}
         chain = replace(Chain.of("bench"), seq=number)
         pack = Pack(groups=(group,), first_seq=number - 1, chain=chain, state=state)
         write_pack_json(layout.pack(number), pack)

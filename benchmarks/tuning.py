@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from echoscope.diagnostics.bench.harness import LabelledRun
-from echoscope.diagnostics.bench.judging import Judged, judge
+from echoscope.diagnostics.bench.judging import JudgedRun, judge
 from echoscope.diagnostics.bench.scores import Scores, score
 from echoscope.diagnostics.judge.courses.channels import CHANNELS, ChannelSpec, at_distance
 
@@ -126,7 +126,7 @@ class Sweep:
         self._runs = list(runs)
         self._rows: list[list[Row]] = [list(run.table.rows()) for run in self._runs]
 
-    def judged(self, setting: Setting, *, margin: float = 1.0) -> list[Judged]:
+    def judged(self, setting: Setting, *, margin: float = 1.0) -> list[JudgedRun]:
         """Every run, whole."""
         specs = specs_of(setting, margin=margin)
         pairs = zip(self._runs, self._rows, strict=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from echoscope.diagnostics.bench.detectors.entry import Alert
     from echoscope.diagnostics.bench.harness import LabelledRun
     from echoscope.diagnostics.bench.report import BenchReport
-    from echoscope.diagnostics.bench.tables import Grid
+    from echoscope.diagnostics.bench.tables import TextTable
 
 app = typer.Typer(help="Measure how good the diagnosis and its advice are.", no_args_is_help=True)
 
@@ -229,7 +229,7 @@ def _summary(report: BenchReport) -> str:
     return "\n".join(lines)
 
 
-def _rich(grid: Grid) -> Table:
+def _rich(grid: TextTable) -> Table:
     return table_of(grid.head, grid.rows)
 
 

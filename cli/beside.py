@@ -24,7 +24,7 @@ GLANCE_S = 0.25
 """Between two looks at it."""
 
 
-class Beside:
+class StartedDashboard:
     """A dashboard that was started, or what kept it from starting."""
 
     def __init__(self, root: Path) -> None:
@@ -118,12 +118,12 @@ def run_page(link: str, run: str) -> str:
 
 
 @contextmanager
-def dashboard_beside(root: Path, *, is_wanted: bool) -> Iterator[Beside | None]:
+def dashboard_beside(root: Path, *, is_wanted: bool) -> Iterator[StartedDashboard | None]:
     """A dashboard for the runs under `root` while the block runs; None if it is not wanted."""
     if not is_wanted:
         yield None
         return
-    beside = Beside(root)
+    beside = StartedDashboard(root)
     try:
         yield beside
     finally:

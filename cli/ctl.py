@@ -253,17 +253,17 @@ def _instead(run: Path, info: RunInfo, settings: dict[str, Any]) -> str:
 
     changed = dict(settings)
     if CHECKPOINT in settings:
-        at = f"--checkpoint={changed.pop(CHECKPOINT)}"
-        way, words = "To go on from there, branch", ["ctl", str(run), "branch", at]
+        checkpoint = f"--checkpoint={changed.pop(CHECKPOINT)}"
+        way, command = "To go on from there, branch", ["ctl", str(run), "branch", checkpoint]
     elif not settings or info.status == "running":
         return ""
     elif info.status != "finished":
-        way, words = "To go on with these settings", ["train", "--resume", str(run)]
+        way, command = "To go on with these settings", ["train", "--resume", str(run)]
     else:
-        way, words = "To change settings, branch", ["ctl", str(run), "branch"]
+        way, command = "To change settings, branch", ["ctl", str(run), "branch"]
         if info.last_step > 0:
             changed.setdefault("steps", 2 * info.last_step)
-    return f"{way}: {shlex.join(['echoscope', *words, *override_words(changed)])}"
+    return f"{way}: {shlex.join(['echoscope', *command, *override_words(changed)])}"
 
 
 def _report(out: dict[str, Any], as_json: bool) -> None:

@@ -63,11 +63,11 @@ def cure(
     with curing(run):
         if not choose:
             plan = compare(run, plan, minutes=minutes, on_change=_told(run, as_json))
-        arm, words = _chosen(plan, choose) if choose else winner(run, plan)
-        wants = arm is not None and (bool(choose) or yes or _agrees(arm, words, as_json))
+        arm, reason = _chosen(plan, choose) if choose else winner(run, plan)
+        wants = arm is not None and (bool(choose) or yes or _agrees(arm, reason, as_json))
         if arm is not None and wants:
             plan = promote(run, plan, arm, by=who)
-        _show(run, plan, words, as_json)
+        _show(run, plan, reason, as_json)
     if arm is None:
         raise typer.Exit(Exit.NOTHING_HOLDS)
     if wants:
@@ -82,11 +82,11 @@ def _chosen(plan: Cure, name: str) -> tuple[Arm, str]:
     return arms[name], f"{name} was chosen."
 
 
-def _agrees(arm: Arm, words: str, as_json: bool) -> bool:
+def _agrees(arm: Arm, reason: str, as_json: bool) -> bool:
     """Ask, where somebody is there to answer."""
     if as_json or not sys.stdin.isatty():
         return False
-    typer.echo(printable(words))
+    typer.echo(printable(reason))
     return typer.confirm(f"Go on with {arm.run_id}?", default=True)
 
 
@@ -94,32 +94,32 @@ def _told(run: Path, as_json: bool) -> Any:
     """Prints what happens, and the table whenever a number in it changed."""
     from echoscope.diagnostics.tools.curing import table
 
-    shown: list[tuple[Any, ...]] = []
+    printed: list[tuple[Any, ...]] = []
 
     def told(plan: Cure, event: str) -> None:
         if event:
             typer.echo(printable(event), err=as_json)
         rows = list(table(run, plan))
         numbers = [(row["num_steps"], row["ended"]) for row in rows]
-        if numbers != shown and not as_json:
-            shown[:] = numbers
+        if numbers != printed and not as_json:
+            printed[:] = numbers
             _print_table(rows)
 
     return told
 
 
-def _show(run: Path, plan: Cure, words: str, as_json: bool) -> None:
+def _show(run: Path, plan: Cure, reason: str, as_json: bool) -> None:
     from echoscope.diagnostics.tools.curing import table
 
     rows = list(table(run, plan))
     if as_json:
-        print_json({"run_id": run.name, "steps": plan.steps, "text": words, "arms": rows})
+        print_json({"run_id": run.name, "steps": plan.steps, "text": reason, "arms": rows})
         return
     _print_table(rows)
     for number, arm in enumerate(plan.arms, 1):
         typer.echo(printable(f"{number}: {arm.why} {arm.rate}".rstrip()))
-    if words:
-        typer.echo(printable(words))
+    if reason:
+        typer.echo(printable(reason))
 
 
 def _print_table(treatments: list[dict[str, Any]]) -> None:
@@ -144,9 +144,9 @@ def _print_table(treatments: list[dict[str, Any]]) -> None:
 
 def _train_on(branch: Path, as_json: bool) -> None:
     """To the end that the run was meant to have; its exit code is ours."""
-    words = ["train", "--resume", str(branch), "--headless"]
+    command = ["train", "--resume", str(branch), "--headless"]
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "echoscope", *words],
+        [sys.executable, "-P", "-m", "echoscope", *command],
         stdout=sys.stderr if as_json else None,
         check=False,
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from echoscope.diagnostics.read.foreign_names import Meaning
     from echoscope.diagnostics.read.sources import Rescore
     from echoscope.diagnostics.read.table import MetricTable
-    from echoscope.diagnostics.tools.evaluation_file import Comparison, Evaluation
+    from echoscope.diagnostics.tools.evaluation_file import AnswerFile, Comparison
     from echoscope.store.reader import RunReader
 
 
@@ -102,7 +102,7 @@ def _found(
     checkpoint: int | None,
     every: int | None,
     at: int | None,
-) -> Verdict | Evaluation | Comparison:
+) -> Verdict | AnswerFile | Comparison:
     """The verdict, or what an evaluation says; or one line and an exit code."""
     from echoscope.diagnostics.judge.verdict import diagnose as judge
     from echoscope.diagnostics.read.records import AnswersError
@@ -137,7 +137,7 @@ def _found(
         fail(error, code)
 
 
-def _evaluation_of(path: Path, mapping: Mapping[str, Meaning]) -> Evaluation | None:
+def _evaluation_of(path: Path, mapping: Mapping[str, Meaning]) -> AnswerFile | None:
     """What a file of replies without steps says as an evaluation; None for any other path."""
     from echoscope.diagnostics.read.records import MetricsFileError
     from echoscope.diagnostics.tools.evaluation_file import evaluation_of

@@ -267,12 +267,12 @@ def serve(
     Prints the address once it answers. docs/remote.md describes the protocol.
     """
     from echoscope.envs.worlds.remote.server import serve as serve_worlds
-    from echoscope.envs.worlds.remote.sessions import Limits
+    from echoscope.envs.worlds.remote.sessions import SessionLimits
     from echoscope.text.user_code import search_working_folder
 
     search_working_folder()
     worlds = served_worlds(world_specs)
-    limits = Limits(
+    limits = SessionLimits(
         max_sessions=max_sessions, idle_s=idle, call_s=timeout, has_client_params=client_params
     )
     ids = ", ".join(each.id for each in worlds)

@@ -25,7 +25,7 @@ from .terminal import (
 
 if TYPE_CHECKING:
     from echoscope.core.evaluation.play import Evaluation
-    from echoscope.diagnostics.measure.outcomes import Difference, Estimate, WorldTable
+    from echoscope.diagnostics.measure.outcomes import Estimate, SuccessDifference, WorldTable
 
 LINE_EVERY_S = 30.0
 
@@ -179,12 +179,12 @@ def _lines() -> Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class EvaluationDifferences:
     """This evaluation minus another, on the tasks that both played."""
 
     name: str
     """Of the other."""
-    differences: Sequence[Difference]
+    differences: Sequence[SuccessDifference]
 
 
 def _check_other(other: Path) -> None:
@@ -197,7 +197,7 @@ def _check_other(other: Path) -> None:
         raise ConfigError(f"--against is {other}, which has no evaluation episodes")
 
 
-def _compared(evaluation: Evaluation, other: Path) -> Comparison:
+def _compared(evaluation: Evaluation, other: Path) -> EvaluationDifferences:
     from echoscope.diagnostics.measure.outcomes import differences
     from echoscope.diagnostics.tools.stored_outcomes import planned, stored_outcomes
     from echoscope.store.reader import open_run
@@ -212,7 +212,7 @@ def _compared(evaluation: Evaluation, other: Path) -> Comparison:
         first = row.column("s").to_pylist()[0]
         name = f"{info.run_id} at its evaluation of step {first}"
     outcomes = stored_outcomes(reader, first, info.last_step)
-    return Comparison(
+    return EvaluationDifferences(
         name=name, differences=differences(evaluation.outcomes, tuple(outcomes.values()))
     )
 
@@ -221,7 +221,7 @@ def _title(evaluation: Evaluation) -> str:
     return f"{evaluation.who.name} at temperature {evaluation.config.eval.temperature:g}"
 
 
-def _in_words(evaluation: Evaluation, compared: Comparison) -> list[str]:
+def _in_words(evaluation: Evaluation, compared: EvaluationDifferences) -> list[str]:
     """A sentence for each world."""
     this, other = _title(evaluation), compared.name
     out = []
@@ -238,10 +238,10 @@ def _in_words(evaluation: Evaluation, compared: Comparison) -> list[str]:
     return out
 
 
-def _json(evaluation: Evaluation, compared: Comparison | None) -> dict[str, Any]:
+def _json(evaluation: Evaluation, compared: EvaluationDifferences | None) -> dict[str, Any]:
     spent, is_billed = evaluation.spent, evaluation.who.is_provider
     return {
-        "who": evaluation.who.words,
+        "who": evaluation.who.typed,
         "name": evaluation.who.name,
         "checkpoint": evaluation.who.step,
         "run": str(evaluation.path),
@@ -289,9 +289,9 @@ def _head_and_rows(tables: Sequence[WorldTable]) -> tuple[list[str], list[list[s
     from echoscope.text.amounts import percent
 
     most = max((max(table.pass_at, default=1) for table in tables), default=1)
-    shown = shown_ks(most)
+    ks = shown_ks(most)
     head = ["world", "tasks", "success (95 %)"]
-    head += [f"pass@{k}" for k in shown] + [f"pass^{k}" for k in shown]
+    head += [f"pass@{k}" for k in ks] + [f"pass^{k}" for k in ks]
     gaps = dict(_gaps(tables))
     head += ["gap (95 %)"] if gaps else []
     head += ["return", "turns", "valid actions", "tokens"]
@@ -299,7 +299,7 @@ def _head_and_rows(tables: Sequence[WorldTable]) -> tuple[list[str], list[list[s
     for table in tables:
         row = [table.tag, str(table.num_tasks), table.success.as_rate()]
         for each in (table.pass_at, table.pass_all):
-            row += [percent(each[k].value, 1) if k in each else "" for k in shown]
+            row += [percent(each[k].value, 1) if k in each else "" for k in ks]
         if gaps:
             row.append(gaps[table.tag].as_points() if table.tag in gaps else "")
         valid = table.valid_frac.value
@@ -309,7 +309,7 @@ def _head_and_rows(tables: Sequence[WorldTable]) -> tuple[list[str], list[list[s
     return head, rows
 
 
-def _difference_rows(compared: Sequence[Difference]) -> tuple[list[str], list[list[str]]]:
+def _difference_rows(compared: Sequence[SuccessDifference]) -> tuple[list[str], list[list[str]]]:
     from echoscope.text.amounts import percent
 
     head = ["world", "shared tasks", "this", "other", "difference (95 %)"]
@@ -326,7 +326,7 @@ def _difference_rows(compared: Sequence[Difference]) -> tuple[list[str], list[li
     return head, rows
 
 
-def _show(evaluation: Evaluation, compared: Comparison | None) -> None:
+def _show(evaluation: Evaluation, compared: EvaluationDifferences | None) -> None:
     console = output_console()
     head, rows = _head_and_rows(evaluation.tables)
     console.print(printable_text(_title(evaluation)))
@@ -361,7 +361,7 @@ def _remarks(evaluation: Evaluation) -> list[str]:
     return out
 
 
-def _markdown(evaluation: Evaluation, compared: Comparison | None) -> str:
+def _markdown(evaluation: Evaluation, compared: EvaluationDifferences | None) -> str:
     """The tables, for a page or a comment."""
 
     def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

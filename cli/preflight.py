@@ -15,7 +15,7 @@ from .terminal import grid_of_pairs, output_console, print_json, progress_bars
 
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
-    from echoscope.diagnostics.tools.preflight import Limits, Preflight
+    from echoscope.diagnostics.tools.preflight import Preflight, TrialSettings
 
 
 def preflight(
@@ -66,11 +66,11 @@ def preflight(
     raise typer.Exit(Exit.OK if result.is_go else Exit.DO_NOT_START)
 
 
-def limits_of(settings: RunConfig) -> Limits:
+def limits_of(settings: RunConfig) -> TrialSettings:
     """What the rollouts of this configuration are judged against."""
-    from echoscope.diagnostics.tools.preflight import Limits
+    from echoscope.diagnostics.tools.preflight import TrialSettings
 
-    return Limits(
+    return TrialSettings(
         group_size=settings.envs.group_size,
         max_prompt_tokens=settings.context.max_prompt_tokens,
         max_response_tokens=settings.context.max_response_tokens,

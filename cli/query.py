@@ -22,7 +22,7 @@ _CELL_CHARS = 200
 _PIPE_WIDTH = 100_000
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     TABLE = "table"
     CSV = "csv"
     JSON = "json"
@@ -37,7 +37,9 @@ def query(
             "alarms, commands, command_events, checkpoints, settings, images."
         ),
     ],
-    format: Annotated[Format, typer.Option(help="How to print the answer.")] = Format.TABLE,
+    format: Annotated[
+        OutputFormat, typer.Option(help="How to print the answer.")
+    ] = OutputFormat.TABLE,
     limit: Annotated[
         int | None,
         typer.Option(min=0, help=f"Rows at most; {_TABLE_ROWS} in a table, else all."),
@@ -59,12 +61,12 @@ def query(
     answer = result.table
     for warning in result.warnings:
         typer.echo(f"warning: {printable(warning)}", err=True)
-    chosen = Format.JSON if as_json else format
-    most = _TABLE_ROWS if limit is None and chosen is Format.TABLE else limit
+    chosen = OutputFormat.JSON if as_json else format
+    most = _TABLE_ROWS if limit is None and chosen is OutputFormat.TABLE else limit
     head = answer if most is None else answer.slice(0, min(most, answer.num_rows))
-    if chosen is Format.JSON:
+    if chosen is OutputFormat.JSON:
         print_json(json_rows(head), indent=1)
-    elif chosen is Format.CSV:
+    elif chosen is OutputFormat.CSV:
         rows = [
             [json.dumps(v) if isinstance(v, dict | list) else v for v in row.values()]
             for row in json_rows(head)

@@ -205,8 +205,8 @@ class TerminalEvents:
                     + (than if peak else "as at every evaluation")
                 )
         for number, treatment in enumerate(treatments, 1):
-            words = " ".join(override_words(treatment.as_typed))
-            self.message(f"treatment {number}: from checkpoint {treatment.checkpoint} with {words}")
+            pairs = " ".join(override_words(treatment.as_typed))
+            self.message(f"treatment {number}: from checkpoint {treatment.checkpoint} with {pairs}")
         self.message(f"run {status}: {path}")
         typed = shlex.quote(str(path))
         further = f" steps={2 * self._config.steps}" if status == "finished" else ""

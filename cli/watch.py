@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from echoscope.store.records import Alarm
     from echoscope.watch.watching import Watch
 
-    from .watch_view import View
+    from .watch_view import LineView
 
 
 class Severity(StrEnum):
@@ -89,14 +89,14 @@ def watch(
     from echoscope.watch.watching import Watch
 
     from .beside import dashboard_beside
-    from .watch_view import JsonView, View
+    from .watch_view import JsonView, LineView
 
     run = output or Path("runs") / _name_of(path)
     settings = _settings(config, notify or (), severity)
     names = mapping_of(map_)
     if once and not str(path).startswith(("-", "wandb:")) and not path.exists():
         fail(f"{path}: no such file or folder", Exit.UNREADABLE)
-    view = JsonView(path, run) if as_json else View(path, run)
+    view = JsonView(path, run) if as_json else LineView(path, run)
     worth = {AlarmSeverity.CRITICAL, AlarmSeverity(settings.notify.severity)}
     is_over = False
 
@@ -152,7 +152,9 @@ def _name_of(path: Path) -> str:
     return name.removesuffix(".log").removesuffix(".txt").removesuffix(".csv") or name
 
 
-def _follow(following: Watch, view: View, *, is_once: bool, is_over: Callable[[], bool]) -> None:
+def _follow(
+    following: Watch, view: LineView, *, is_once: bool, is_over: Callable[[], bool]
+) -> None:
     """Until Ctrl-C, the end of standard input, an alarm that ends it, or one whole look."""
     num_idle = 0
     with interruptible() as interrupted:

@@ -36,7 +36,7 @@ SHOWN = (
 MAX_SHOWN = 6
 
 
-class View:
+class LineView:
     """Plain lines: a step, a new state, an alarm, a message each."""
 
     def __init__(self, path: Path, run: Path) -> None:
@@ -81,7 +81,7 @@ class View:
         self.message(f"run: {self._run}    next: echoscope diagnose {shlex.quote(str(self._run))}")
 
 
-class JsonView(View):
+class JsonView(LineView):
     """One JSON object a line, on the standard output; messages on the error output."""
 
     def message(self, text: str) -> None:

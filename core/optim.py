@@ -41,7 +41,7 @@ class ParameterGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
+class OptimizerStep:
     """What one optimizer step did."""
 
     grad_norms: Mapping[str, float]
@@ -124,7 +124,7 @@ class Optimizer:
         lrs: Mapping[str, float],
         grad_clip: float,
         only: Collection[str] | None = None,
-    ) -> StepResult:
+    ) -> OptimizerStep:
         """Clip and apply the gathered gradients, unless one of them is NaN or infinite.
 
         Args:
@@ -137,7 +137,7 @@ class Optimizer:
             for name, masters in self._masters.items()
             if only is None or name in only
         }
-        done = StepResult(
+        done = OptimizerStep(
             grad_norms=norms, is_skipped=not all(math.isfinite(norm) for norm in norms.values())
         )
         if done.moved:
@@ -172,7 +172,7 @@ class Optimizer:
         """Take back what `state_tensors` gave."""
         state: dict[int, dict[str, Tensor]] = {}
         in_order = chain.from_iterable(group["params"] for group in self._adamw.param_groups)
-        place_of = {id(master): place for place, master in enumerate(in_order)}
+        index_of = {id(master): index for index, master in enumerate(in_order)}
         for key, value in tensors.items():
             index, _, name = key.partition(".")
             parameter, master = self._pairs[int(index)]
@@ -181,6 +181,6 @@ class Optimizer:
                     master.copy_(value)
                     parameter.copy_(master)
             else:
-                state.setdefault(place_of[id(master)], {})[name] = value
+                state.setdefault(index_of[id(master)], {})[name] = value
         groups = self._adamw.state_dict()["param_groups"]
         self._adamw.load_state_dict({"state": state, "param_groups": groups})

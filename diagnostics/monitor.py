@@ -110,7 +110,7 @@ class Instruments:
 
 
 @dataclass(slots=True, kw_only=True)
-class Measured:
+class StepMeasurements:
     """What one step's measurements said."""
 
     values: dict[str, float] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class _Step:
     rollouts: RolloutBatch
     config: DiagnosticsConfig
     tools: Instruments
-    out: Measured
+    out: StepMeasurements
 
     @property
     def work(self) -> float:
@@ -170,9 +170,9 @@ class Monitor:
         rollouts: RolloutBatch,
         config: DiagnosticsConfig,
         instruments: Instruments,
-    ) -> Measured:
+    ) -> StepMeasurements:
         """Make the measurements that are due. Never raises for what they meet."""
-        out = Measured()
+        out = StepMeasurements()
         now = _Step(step=step, rollouts=rollouts, config=config, tools=instruments, out=out)
         with self._guarded(step, "rewards", out):
             out.values |= _rewards(rollouts)
@@ -198,9 +198,9 @@ class Monitor:
         rollouts: RolloutBatch,
         config: DiagnosticsConfig,
         instruments: Instruments,
-    ) -> Measured:
+    ) -> StepMeasurements:
         """The information of a step alone, whether it is due or not. Never raises, as `measure`."""
-        out = Measured(values=_no_information())
+        out = StepMeasurements(values=_no_information())
         now = _Step(step=step, rollouts=rollouts, config=config, tools=instruments, out=out)
         with self._guarded(step, INFORMATION, out):
             assert instruments.scorer is not None
@@ -216,7 +216,7 @@ class Monitor:
         Never raises: where judging fails, nothing is raised, and it is said.
         """
         alarms: list[Alarm] = []
-        with self._guarded(step, "alarms", Measured()):
+        with self._guarded(step, "alarms", StepMeasurements()):
             if config is not None:
                 self.diagnosis.engine.configure(config)
             alarms += self.diagnosis.observe(step, values, self._evidence)
@@ -252,7 +252,7 @@ class Monitor:
         self._ragen = dict(state["ragen"])
         self._exhibits = {name: tuple(ids) for name, ids in state["exhibits"].items()}
 
-    def _measure_text(self, step: int, rollouts: RolloutBatch, out: Measured) -> None:
+    def _measure_text(self, step: int, rollouts: RolloutBatch, out: StepMeasurements) -> None:
         rng = np.random.default_rng([SEED, step])
         report = text_metrics(rollouts, rng)
         out.values |= report.metrics()
@@ -386,7 +386,7 @@ class Monitor:
             )
 
     @contextmanager
-    def _guarded(self, step: int, name: str, out: Measured) -> Iterator[None]:
+    def _guarded(self, step: int, name: str, out: StepMeasurements) -> Iterator[None]:
         """Time a measurement; whatever goes wrong in it must not end a training run."""
         started = self._clock()
         try:

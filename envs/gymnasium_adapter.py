@@ -218,8 +218,8 @@ def _action_names(config: FromGymnasiumConfig, world: gymnasium.Env[Any, Any]) -
             "can be spoken"
         )
     number = int(space.n)
-    known = _TOY_ACTIONS.get(config.env.rsplit("-v", 1)[0]) or _enumerated(world.unwrapped, number)
-    names = config.action_names or known or tuple(str(i) for i in range(number))
+    usual = _TOY_ACTIONS.get(config.env.rsplit("-v", 1)[0]) or _enumerated(world.unwrapped, number)
+    names = config.action_names or usual or tuple(str(i) for i in range(number))
     if len(names) != number:
         raise EnvParamsError(
             f"gymnasium: action_names has {len(names)} words, but {config.env} has {number} actions"

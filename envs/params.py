@@ -68,10 +68,10 @@ def require(condition: bool, message: str) -> None:
         raise EnvParamsError(message)
 
 
-def require_known(lacking: str, name: str, known: Collection[str]) -> None:
+def require_known(lacking: str, name: str, allowed: Collection[str]) -> None:
     """Raise `EnvParamsError`, which begins with `lacking`, unless a name is known."""
-    if name not in known:
-        raise EnvParamsError(f"{lacking} {name!r}{did_you_mean(str(name), known, most=3)}")
+    if name not in allowed:
+        raise EnvParamsError(f"{lacking} {name!r}{did_you_mean(str(name), allowed, most=3)}")
 
 
 def require_within(config: Any, where: str = "", /, **bounds: tuple[float, float]) -> None:

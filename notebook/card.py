@@ -35,7 +35,7 @@ _EVIDENCE = (
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Judgement:
+class RunVerdict:
     """What is happening to a run, since when, how one knows, and what to do.
 
     A cell that ends with it shows a card. `verdict` is the whole record, and `verdict.to_json()`
@@ -74,7 +74,7 @@ class Judgement:
                 row.after,
                 *(row.interval or (None, None)),
                 *row.steps,
-                row.words,
+                row.sentence,
             )
             for row in evidence_rows(self.verdict)
         ]
@@ -162,7 +162,7 @@ _HAS_EPISODES = "SELECT count(*) > 0 FROM (FROM trajectories LIMIT 1)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class RunCard:
     """What a card says. Texts are hostile until they are drawn."""
 
     name: str
@@ -207,7 +207,7 @@ class Card:
 
 def card_of(
     run: RunReader, verdict: Verdict | None, *, name: str, typed: str, notes: Sequence[str]
-) -> Card:
+) -> RunCard:
     """The card of a run as it stands now.
 
     Args:
@@ -251,7 +251,7 @@ def card_of(
             lines.append(('.trajectories(where="success")', "episodes; .episode(id) shows one"))
         if not notes:  # those of an import say how to keep it
             lines.append((f"echoscope report {typed}", "one HTML file to pass on (in a shell)"))
-    return Card(
+    return RunCard(
         name=name,
         facts=[fact for fact in facts if fact],
         verdict=verdict,

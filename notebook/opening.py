@@ -33,7 +33,7 @@ _IN_PYTHON = (
 
 
 @dataclass(slots=True)
-class Source:
+class OpenedRun:
     """An open run, and where it came from."""
 
     reader: RunReader
@@ -61,7 +61,9 @@ class Source:
         self.reader.refresh()
 
 
-def open_source(path: str | Path, run: str = "", names: Mapping[str, str] | None = None) -> Source:
+def open_source(
+    path: str | Path, run: str = "", names: Mapping[str, str] | None = None
+) -> OpenedRun:
     """Open a run, or import the files of another trainer into one.
 
     Args:
@@ -83,7 +85,7 @@ def open_source(path: str | Path, run: str = "", names: Mapping[str, str] | None
             raise ValueError(
                 f"{path}: is a run already; run= and names= are for files of another trainer"
             )
-        return Source(reader=open_run(source), path=source)
+        return OpenedRun(reader=open_run(source), path=source)
     if not is_address(source):
         _must_be_there(source)
     try:
@@ -94,7 +96,7 @@ def open_source(path: str | Path, run: str = "", names: Mapping[str, str] | None
     folder = tempfile.TemporaryDirectory(prefix="echoscope-notebook-")
     target = Path(folder.name) / "run"
     notes = _imported(source, target, run, mapping)
-    return Source(
+    return OpenedRun(
         reader=open_run(target),
         path=source,
         run=run,

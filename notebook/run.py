@@ -23,7 +23,7 @@ from echoscope.store.reader import RunReader
 from echoscope.store.steer.settings import flat, live_settings
 
 from . import tables
-from .card import Card, Episode, Judgement, card_of
+from .card import Episode, RunCard, RunVerdict, card_of
 from .opening import open_source
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class Run:
 
     # --- what is happening
 
-    def diagnose(self) -> Judgement:
+    def diagnose(self) -> RunVerdict:
         """The verdict: what is happening, since when, the evidence, and what to do.
 
         As `echoscope diagnose`. Where the run did not measure its text, the text of up to 60 steps
@@ -281,7 +281,7 @@ class Run:
             >>> Run("runs/demo").diagnose().evidence.columns[:4].tolist()
             ['metric', 'name', 'unit', 'before']
         """
-        return Judgement(run=self._source.typed, verdict=self._verdict())
+        return RunVerdict(run=self._source.typed, verdict=self._verdict())
 
     def _verdict(self) -> Verdict:
         info = self.reader.info()
@@ -352,7 +352,7 @@ class Run:
 
     # --- how it is shown
 
-    def _card(self) -> Card:
+    def _card(self) -> RunCard:
         source, verdict = self._source, self._quick_verdict()
         return card_of(self.reader, verdict, name=self.name, typed=source.typed, notes=source.notes)
 

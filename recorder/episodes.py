@@ -35,7 +35,7 @@ class TurnTokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
+class GivenEpisode:
     """One episode as the caller gave it. Nothing is copied or checked yet: that takes time."""
 
     messages: Sequence[Mapping[str, Any]]
@@ -49,7 +49,7 @@ class Episode:
     tokens: Sequence[TurnTokens] | None = None
 
 
-def draft_of(episode: Episode) -> Draft:
+def draft_of(episode: GivenEpisode) -> Draft:
     """The episode's turns with their rewards.
 
     Raises:
@@ -103,7 +103,7 @@ def _number(name: str, value: Any) -> float:
         raise RowError(f"{name} is {shown(value)}, but must be one number") from None
 
 
-def _rewards(episode: Episode, num_turns: int) -> list[float] | None:
+def _rewards(episode: GivenEpisode, num_turns: int) -> list[float] | None:
     """The rewards of the turns; None where only that of the episode is known."""
     given = episode.turn_rewards
     if given is None:
@@ -131,7 +131,7 @@ def _set_tokens(turns: Sequence[DraftTurn], tokens: Sequence[TurnTokens]) -> Non
             raise RowError(f"its tokens cannot be read: {error}") from error
 
 
-def take(content: StepEpisodes, episode: Episode | Draft) -> None:
+def take(content: StepEpisodes, episode: GivenEpisode | Draft) -> None:
     """Add an episode to those of its step, or count why it cannot be taken."""
     try:
         draft = episode if isinstance(episode, Draft) else draft_of(episode)

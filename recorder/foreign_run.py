@@ -12,7 +12,7 @@ from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.judge.advice.actions import trainer_of
 from echoscope.diagnostics.judge.advice.situation import Situation, terms_of
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
+from echoscope.diagnostics.monitor import Instruments, Monitor, StepMeasurements
 from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.names import RowNamer
 from echoscope.diagnostics.read.run_meaning import RunMeaning
@@ -33,7 +33,7 @@ class StepEnd:
     """Under the trainer's names."""
     at: float
     """In seconds since the epoch."""
-    information: Measured | None = None
+    information: StepMeasurements | None = None
     """What the trainer's own policy says of the episodes, where it was asked."""
 
 

@@ -46,7 +46,7 @@ from echoscope.store.steer.steering import CONTROLS
 from echoscope.store.writer import STATUSES
 from echoscope.text.strict_json import json_value
 
-from .episodes import Episode, TurnTokens
+from .episodes import GivenEpisode, TurnTokens
 from .foreign_run import StepEnd
 from .orders import OnCheckpoint, OnSet, Orders
 from .scoring import Scoring, ScoringConfig
@@ -237,7 +237,7 @@ class Recorder:
             ValueError: the recorder is closed.
         """
         self.draft(
-            Episode(
+            GivenEpisode(
                 messages=messages,
                 reward=reward,
                 turn_rewards=turn_rewards,
@@ -250,7 +250,7 @@ class Recorder:
             )
         )
 
-    def draft(self, draft: Draft | Episode) -> None:
+    def draft(self, draft: Draft | GivenEpisode) -> None:
         """Record an episode that a reader of another trainer's files has made."""
         self._require_open()
         if not self._is_own_process:

@@ -29,7 +29,7 @@ from echoscope.diagnostics.measure.information.cross_scores import (
 )
 from echoscope.diagnostics.measure.information.pairs import TURN_PROMPTS
 from echoscope.diagnostics.measure.information.step import SEED
-from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
+from echoscope.diagnostics.monitor import Instruments, Monitor, StepMeasurements
 from echoscope.diagnostics.tools.setting_errors import SettingError
 from echoscope.store.importers.dialogue import reply_text
 from echoscope.store.importers.draft import Draft, RowError, parts_of
@@ -45,7 +45,7 @@ from echoscope.store.records import (
 )
 from echoscope.text.sentences import in_one_line
 
-from .episodes import Episode, take
+from .episodes import GivenEpisode, take
 
 
 class ScoringConfig(FrozenModel):
@@ -96,14 +96,14 @@ class Scoring:
         self._tokenizer, self._config, self._say, self._clock = tokenizer, config, say, clock
         self._detokenizer = Detokenizer(backend)
         self._monitor = Monitor(DiagnosticsConfig(), run_id=run_id, on_message=say)
-        self._waiting: list[Episode | Draft] = []
+        self._waiting: list[GivenEpisode | Draft] = []
         self._started = clock()
         self._spent_s = self._last_s = 0.0
         self._last_step: int | None = None
-        self._measured: Measured | None = None
+        self._measured: StepMeasurements | None = None
         self._said: set[str] = set()
 
-    def add(self, episode: Episode | Draft) -> None:
+    def add(self, episode: GivenEpisode | Draft) -> None:
         """An episode of the step that is not over. Nothing is read yet."""
         self._waiting.append(episode)
 
@@ -118,13 +118,13 @@ class Scoring:
         except Exception as error:  # noqa: BLE001 - the training goes on, and it is said
             reason = in_one_line(error)
             self._say_once(reason, f"recorder: step {step}: I(X;Z) was not measured: {reason}")
-            measured = Measured()
+            measured = StepMeasurements()
         self._last_s = self._clock() - began
         self._spent_s += self._last_s
         measured.values["time/diagnostics_information_s"] = self._last_s
         self._measured = measured
 
-    def take(self) -> Measured | None:
+    def take(self) -> StepMeasurements | None:
         """End the step: what was measured of it; None if nothing was."""
         if self._waiting and self._last_step is None:
             self._say_once(
@@ -145,10 +145,10 @@ class Scoring:
         allowed = self._config.budget_frac * (self._clock() - self._started)
         return step - self._last_step >= every and self._spent_s + self._last_s <= allowed
 
-    def _measure(self, step: int) -> Measured:
+    def _measure(self, step: int) -> StepMeasurements:
         trajectories = self._with_tokens(self._chosen(step))
         if not trajectories:
-            return Measured()
+            return StepMeasurements()
         config = DiagnosticsConfig(information=self._config.information)
         instruments = Instruments(
             scorer=self._scorer,
@@ -159,10 +159,10 @@ class Scoring:
                 step, RolloutBatch(groups=(tuple(trajectories),)), config, instruments
             )
 
-    def _chosen(self, step: int) -> list[tuple[Trajectory, Episode | Draft]]:
+    def _chosen(self, step: int) -> list[tuple[Trajectory, GivenEpisode | Draft]]:
         """Whole groups, drawn at random where there are more than can be compared."""
         content = StepEpisodes(step)
-        episodes: dict[str, Episode | Draft] = {}
+        episodes: dict[str, GivenEpisode | Draft] = {}
         for episode in self._waiting:
             size = len(content.trajectories)
             take(content, episode)
@@ -179,7 +179,7 @@ class Scoring:
         ]
 
     def _with_tokens(
-        self, chosen: Sequence[tuple[Trajectory, Episode | Draft]]
+        self, chosen: Sequence[tuple[Trajectory, GivenEpisode | Draft]]
     ) -> list[Trajectory]:
         """Trajectories whose turns have tokens, and say where the reasoning stands in them."""
         has_tags = any(
@@ -200,7 +200,7 @@ class Scoring:
             out.append(replace(trajectory, turns=tuple(turns)))
         return out
 
-    def _tokens(self, trajectory: Trajectory, episode: Episode | Draft) -> Sequence[Turn]:
+    def _tokens(self, trajectory: Trajectory, episode: GivenEpisode | Draft) -> Sequence[Turn]:
         """The turns with prompt and reply in tokens: those that were sampled, or made of the text.
 
         Raises:
@@ -215,10 +215,10 @@ class Scoring:
         return [
             replace(
                 turn,
-                prompt_tokens=self._prompt(messages[:place]),
-                response_tokens=self._ids(reply_text(messages[place])),
+                prompt_tokens=self._prompt(messages[:reply]),
+                response_tokens=self._ids(reply_text(messages[reply])),
             )
-            for turn, place in zip(trajectory.turns, replies, strict=True)
+            for turn, reply in zip(trajectory.turns, replies, strict=True)
         ]
 
     def _prompt(self, messages: Sequence[Mapping[str, Any]]) -> IntArray:

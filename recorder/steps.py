@@ -33,7 +33,7 @@ from echoscope.store.writer import RunWriter
 from echoscope.text.amounts import counted
 from echoscope.text.sentences import in_one_line
 
-from .episodes import Episode, take
+from .episodes import GivenEpisode, take
 from .foreign_run import ForeignRun, JudgedStep, StepEnd
 
 POLL_S = 0.5
@@ -82,7 +82,7 @@ class RunSteps(threading.Thread):
             given_by="meanings",
             say=lambda text: on_message(f"recorder: {text}"),
         )
-        self._waiting: list[Episode | Draft] = []
+        self._waiting: list[GivenEpisode | Draft] = []
         self._unwritten: dict[int, int] = {}
         """Steps that the writer has, and may not have written yet: the step and its episodes."""
         self._answers: list[tuple[list[CommandAck], list[Command], SettingsRecord]] = []
@@ -182,7 +182,7 @@ class RunSteps(threading.Thread):
             self._run.writer.record_acks(refusals)
         self.commands.extend(commands)
 
-    def add(self, episode: Episode | Draft) -> None:
+    def add(self, episode: GivenEpisode | Draft) -> None:
         """An episode of the step that `commit` ends."""
         self._waiting.append(episode)
 
@@ -241,7 +241,7 @@ class RunSteps(threading.Thread):
         finally:
             self._tell(judged.alarms)
 
-    def _judged(self, step: StepEnd, waiting: list[Episode | Draft]) -> JudgedStep:
+    def _judged(self, step: StepEnd, waiting: list[GivenEpisode | Draft]) -> JudgedStep:
         """The step with what is measured of it and the alarms that it raised or cleared."""
         content = StepEpisodes(step.number)
         for episode in waiting:

@@ -133,8 +133,8 @@ class Detokenizer:
         return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def _decode_bytes(self, ids: list[int]) -> tuple[str, list[int]]:
-        known = self._bytes_of_token
-        contents = [known[token] if token in known else self._token_bytes(token) for token in ids]
+        table = self._bytes_of_token
+        contents = [table[token] if token in table else self._token_bytes(token) for token in ids]
         whole = b"".join(contents)
         if whole.isascii():  # nearly always: a byte is a character
             return whole.decode("ascii"), list(accumulate(map(len, contents)))

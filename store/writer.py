@@ -27,7 +27,7 @@ from .errors import StoreError, StoreWriteError
 from .log.committer import Committer, StepContent, load_committer
 from .log.durable import FileLock
 from .log.index import read_run_json
-from .log.journal import RunState
+from .log.journal import JournalState
 from .log.layout import Layout
 from .log.remote.pulling import refuse_copy
 from .log.starting import describe, start
@@ -123,7 +123,7 @@ class RunWriter:
 
         layout = Layout(Path(path).resolve())
         layout.require_text()
-        state = RunState(run_id)
+        state = JournalState(run_id)
         state.description = plain(
             {
                 "run_id": run_id,

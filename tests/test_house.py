@@ -61,6 +61,15 @@ def test_a_name_is_imported_from_where_it_is_defined() -> None:
     assert handed_on == []
 
 
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(name(path))
+    assert {of: paths for of, paths in homes.items() if len(paths) > 1} == {}
+
+
 def test_nothing_is_imported_only_to_be_handed_on() -> None:
     faults = []
     for path in MODULES:

@@ -30,7 +30,7 @@ START_TIMEOUT_S = 60.0
 _KEPT = ("PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 
 
-class NoAnswerError(Exception):
+class ChildError(Exception):
     """A child gave no answer; the message is a clause whose subject is the child."""
 
 
@@ -54,7 +54,7 @@ class Child:
         """The answer to a question, which `what` names in an error.
 
         Raises:
-            NoAnswerError: the process ended, or took longer than `timeout_s` of wall clock.
+            ChildError: the process ended, or took longer than `timeout_s` of wall clock.
         """
         with self._lock:
             process = self._started()
@@ -64,7 +64,7 @@ class Child:
                 process.stdin.flush()
             except OSError:
                 self._kill()
-                raise NoAnswerError(f"ended before {what}") from None
+                raise ChildError(f"ended before {what}") from None
             return json.loads(self._line(process, timeout_s, what))
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Child:
         if not line.endswith("\n"):
             self._kill()
             reason = "ended during" if is_ready else f"took longer than {timeout_s:g} seconds for"
-            raise NoAnswerError(f"{reason} {what}")
+            raise ChildError(f"{reason} {what}")
         return line
 
     def _kill(self) -> None:
@@ -142,7 +142,7 @@ class LimitedChildren:
         child = self._idle.get()
         try:
             return child.answer(question, timeout_s)
-        except NoAnswerError:
+        except ChildError:
             return None
         finally:
             self._idle.put(child)

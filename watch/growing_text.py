@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.forms.console_log import ConsoleLog
 from echoscope.diagnostics.read.forms.json_records import (
-    JsonLines,
+    JsonLinesForm,
     documents,
     is_notebook,
     parsed,
@@ -69,7 +69,7 @@ class GrowingText:
         if self.is_document:
             return None
         if isinstance(parsed(_start(young)), dict):
-            reader: Reader = JsonLines(self._reading)
+            reader: Reader = JsonLinesForm(self._reading)
             reader.feed(young)
             return reader
         try:

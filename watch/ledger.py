@@ -156,7 +156,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class StepNews:
     """The first step of the run of which the files say more, or something else."""
 
     step: int
@@ -252,7 +252,7 @@ class Ledger:
 
     # --- does the run say the same?
 
-    def difference(self, look: Look) -> Difference | None:
+    def difference(self, look: Look) -> StepNews | None:
         """The first step of the run of which more was read than it was written from.
 
         Rows of rollouts count once no further ones come.
@@ -281,7 +281,7 @@ class Ledger:
                 self._touched.update(touched)
                 all_known = all(self.rollouts.is_known(s) for s in self.claims if s >= step)
                 can_write = all_known and max(self.claims) - step < KEPT_STEPS
-                return Difference(step, is_again, can_write)
+                return StepNews(step, is_again, can_write)
         return None
 
     def _says_the_same(self, step: int, claim: Claim) -> bool:

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from echoscope.store.importers.draft import Draft, RowError
 from echoscope.store.importers.format import Format, RewardValues, Roles, Where
 from echoscope.store.importers.lines import MAX_LINE_BYTES, BadJsonError, Line
-from echoscope.store.importers.sources import FoundRow, Source, row_of_line
+from echoscope.store.importers.sources import FoundRow, RowSource, row_of_line
 from echoscope.store.importers.steps.episodes import StepEpisodes
 from echoscope.store.importers.survey import NotedRow, Refusals, SurveyedFile, note
 from echoscope.store.records import MAX_INDEX
@@ -88,7 +88,7 @@ class Rollouts:
         return len(rows), sum(int.from_bytes(row.digest, "little") for row in rows) % (1 << 64)
 
     def take(
-        self, file: str, source: Source, row: FoundRow, likely: Format | None
+        self, file: str, source: RowSource, row: FoundRow, likely: Format | None
     ) -> Format | None:
         """Note a row; its format, `likely` where it has no known one."""
         of_file = self._files.get(file)

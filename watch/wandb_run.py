@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from echoscope.diagnostics.read.records import Collector, MetricsFileError, Reading
-from echoscope.diagnostics.read.wandb_address import NoAnswerError, Question, ServerRun, path_of
+from echoscope.diagnostics.read.wandb_address import NoAnswerError, ServerRun, WandbProcess, path_of
 
 from .folder import Folder
 from .ledger import Look, Metrics, Told
@@ -44,7 +44,7 @@ class WandbRun(Folder):
         self.is_there, self.awaited = True, "the run's first row of metrics"
         self._told = self.ledger.told.setdefault(str(self.path), Told(is_growing=True))
         self._ask_at = self._asked_at = 0.0
-        self._question: Question | None = None
+        self._question: WandbProcess | None = None
         self._was_answered = False
         self._run_state = ""
 
@@ -64,7 +64,7 @@ class WandbRun(Folder):
             return look  # steps may still wait to be judged, but the server has no more
         try:
             if self._question is None and look.at >= self._ask_at:
-                self._asked_at, self._question = look.at, Question(str(self.path))
+                self._asked_at, self._question = look.at, WandbProcess(str(self.path))
             if self._question is not None and self._question.is_done():
                 question, self._question = self._question, None
                 try:

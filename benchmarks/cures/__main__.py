@@ -32,9 +32,9 @@ from echoscope.diagnostics.bench import harness
 from echoscope.diagnostics.bench.cures.kinds import DEVELOP, FURTHER, HERE, Kind, kinds, twins
 from echoscope.diagnostics.bench.cures.records import (
     RECORDS,
-    Piece,
     RecordError,
     Records,
+    TrainedPiece,
     has_collapsed,
     outcome,
 )
@@ -129,7 +129,7 @@ def _is_moot(task: Task, records: Records) -> bool:
     return not has_checkpoint or not has_collapsed(untreated)
 
 
-def train(task: Task, records: Records, runs: Path, curves: Path) -> Piece | None:
+def train(task: Task, records: Records, runs: Path, curves: Path) -> TrainedPiece | None:
     """The piece; None where the treatment changes nothing about this run."""
     if task.arm == UNTREATED:
         return train_untreated(task.subject, task.seed, runs, curves)
@@ -141,7 +141,7 @@ def train(task: Task, records: Records, runs: Path, curves: Path) -> Piece | Non
     return train_arm(task.subject, untreated, task.arm, runs, records)
 
 
-def words(piece: Piece, records: Records) -> str:
+def words(piece: TrainedPiece, records: Records) -> str:
     """What became of a piece, in one line."""
     untreated = records.pieces.get((piece.of, piece.seed, UNTREATED))
     if piece.arm == UNTREATED:

@@ -23,7 +23,7 @@ from echoscope.core.run.checkpoint import read_state
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.bench.cures.kinds import FURTHER, Kind, Twin, setup_of, words_of
-from echoscope.diagnostics.bench.cures.records import Piece, Records, follows
+from echoscope.diagnostics.bench.cures.records import Records, TrainedPiece, follows
 from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.advice.treatments import (
     ADVICE,
@@ -120,7 +120,7 @@ def config_of(subject: Subject, seed: int, steps: int, *more: str) -> RunConfig:
     return config.model_copy(update={"recipe": None})
 
 
-def train_untreated(subject: Subject, seed: int, runs: Path, curves: Path) -> Piece:
+def train_untreated(subject: Subject, seed: int, runs: Path, curves: Path) -> TrainedPiece:
     """The run as it goes on: until 60 steps after its first critical alarm, or to its end."""
     path = runs / f"{subject.name}-{seed}-{setup_of(subject, UNTREATED)}"
     is_kind = isinstance(subject, Kind)
@@ -168,8 +168,8 @@ def _ended(path: Path, status: str) -> str:
     return status
 
 
-def _read(reader: RunReader, subject: Subject, seed: int, arm: str, status: str) -> Piece:
-    return Piece(
+def _read(reader: RunReader, subject: Subject, seed: int, arm: str, status: str) -> TrainedPiece:
+    return TrainedPiece(
         of=subject.name,
         seed=seed,
         arm=arm,
@@ -182,7 +182,7 @@ def _read(reader: RunReader, subject: Subject, seed: int, arm: str, status: str)
     )
 
 
-def _with_alarm(piece: Piece, reader: RunReader) -> Piece:
+def _with_alarm(piece: TrainedPiece, reader: RunReader) -> TrainedPiece:
     """What a monitor knew at the first critical alarm, and what it suggested."""
     if not piece.criticals:
         return piece
@@ -203,8 +203,8 @@ def _with_alarm(piece: Piece, reader: RunReader) -> Piece:
 
 
 def train_arm(
-    subject: Subject, untreated: Piece, arm: str, runs: Path, records: Records
-) -> Piece | None:
+    subject: Subject, untreated: TrainedPiece, arm: str, runs: Path, records: Records
+) -> TrainedPiece | None:
     """The continuation with a treatment; None where it changes nothing about this run.
 
     What the verdict advised is mostly one of the treatments: then it is that record, under its own
@@ -239,24 +239,24 @@ def train_arm(
     return replace(piece, advice=untreated.advice)
 
 
-def _as_advised(piece: Piece, untreated: Piece, subject: Subject) -> Piece:
+def _as_advised(piece: TrainedPiece, untreated: TrainedPiece, subject: Subject) -> TrainedPiece:
     """A piece that was trained under another name, as what the verdict suggested."""
     setup = setup_of(subject, ADVICE)
     return replace(piece, arm=ADVICE, setup=setup, advice=untreated.advice, seconds=0.0)
 
 
-def _path_of(untreated: Piece, runs: Path) -> Path:
+def _path_of(untreated: TrainedPiece, runs: Path) -> Path:
     return runs / f"{untreated.of}-{untreated.seed}-{untreated.setup}"
 
 
 def _branch(
     subject: Subject,
-    untreated: Piece,
+    untreated: TrainedPiece,
     arm: str,
     settings: Mapping[str, Any],
     parent: Path,
     runs: Path,
-) -> Piece:
+) -> TrainedPiece:
     """Train a branch of the untreated run, or go on with it after a kill."""
     begins = untreated.checkpoint if isinstance(subject, Kind) else subject.begins
     assert begins is not None
@@ -279,7 +279,7 @@ def _branch(
     return replace(piece, settings=settings, begins=begins)
 
 
-def train_guarded(subject: Subject, seed: int, arm: str, runs: Path) -> Piece:
+def train_guarded(subject: Subject, seed: int, arm: str, runs: Path) -> TrainedPiece:
     """The run with a guard, and all that it goes on as, to the last step of its twin."""
     first = runs / f"{subject.name}-{seed}-{setup_of(subject, arm)}-{arm}"
     twin = subject.twin if isinstance(subject, Kind) else subject
@@ -333,7 +333,7 @@ def origin_of(reader: RunReader) -> BranchedFrom:
     return BranchedFrom.model_validate(reader.info().config["branched_from"])
 
 
-def forget(piece: Piece, runs: Path) -> None:
+def forget(piece: TrainedPiece, runs: Path) -> None:
     """Delete the run of an arm that is recorded, and what it went on as."""
     for path in (
         *runs.glob(f"{piece.of}-{piece.seed}-*-{piece.arm}"),
@@ -352,7 +352,7 @@ def _trained_again(subject: Subject, seed: int, step: int, untreated: Path) -> P
     return path
 
 
-def judged_again(subject: Subject, untreated: Piece, runs: Path) -> Piece:
+def judged_again(subject: Subject, untreated: TrainedPiece, runs: Path) -> TrainedPiece:
     """An untreated run with what the verdict of today says at its alarm.
 
     Raises:

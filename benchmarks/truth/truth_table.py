@@ -30,7 +30,7 @@ from rich.table import Table
 from truth_families import FAMILIES, made_run
 from truth_runs import Awaited, TruthRun
 
-from echoscope.diagnostics.bench.tables import Grid
+from echoscope.diagnostics.bench.tables import TextTable
 from echoscope.diagnostics.judge.claims import (
     Change,
     Claim,
@@ -544,9 +544,9 @@ class TruthTable:
         rows = [_row(name, [s for s in self.scores if s.family == name]) for name in names]
         return [*rows, _row(ALL, self.scores)]
 
-    def grid(self) -> Grid:
+    def grid(self) -> TextTable:
         """The table as text."""
-        return Grid(head=HEAD, rows=tuple(row.cells() for row in self.rows()))
+        return TextTable(head=HEAD, rows=tuple(row.cells() for row in self.rows()))
 
     def worst(self, most: int = NUM_WORST) -> list[FalseClaim]:
         """The false claims that stood over most rows."""

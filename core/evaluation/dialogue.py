@@ -57,7 +57,7 @@ _FINISH: Mapping[str, FinishReason] = {
 
 
 @dataclass(kw_only=True)
-class Dialogue:
+class PlayedDialogue:
     """One episode while it goes on."""
 
     slot: Slot

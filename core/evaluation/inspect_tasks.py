@@ -255,9 +255,9 @@ async def _play(
     from echoscope.store.records import Split, StopReason
 
     from ..rollout.episode import sampling_seed
-    from .dialogue import Dialogue
+    from .dialogue import PlayedDialogue
 
-    model, dialogue = get_model(), Dialogue(slot=slot, context=context)
+    model, dialogue = get_model(), PlayedDialogue(slot=slot, context=context)
 
     async def ask(messages: list[ChatMessage], tools: list[ToolInfo], turn: int) -> ModelOutput:
         state.messages = messages

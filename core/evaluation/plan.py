@@ -79,7 +79,7 @@ def settings_for(
         worlds = worlds_of(suite, worlds)
     values = config.model_dump()
     if who.run is None and not who.is_provider:
-        values["model"]["path"] = who.words
+        values["model"]["path"] = who.typed
     if who.is_provider:  # it is asked for many replies at a time, and nobody has its tokens
         values["collection"]["mode"] = "async"
         values["reward"]["shaping"] = []
@@ -123,7 +123,7 @@ def _base(who: Who, envs: Sequence[str], recipe: str | None, file: Path | None) 
         return run_settings(who)
     if not envs:
         raise ConfigError("name a world with --env, or --recipe or --config FILE.yaml")
-    if who.words in SHIPPED and envs[0] in recipe_names():
+    if who.typed in SHIPPED and envs[0] in recipe_names():
         return load_config(envs[0])
     return load_config(overrides=[f"envs.train=[{{env: {envs[0]!r}}}]"])
 
@@ -139,7 +139,7 @@ def described(who: Who, config: RunConfig, budget: Budget) -> dict[str, Any]:
     """What the evaluation's run says of itself."""
     return {
         EVALUATION: {
-            "who": who.words,
+            "who": who.typed,
             "name": who.name,
             "run": None if who.run is None else str(who.run.resolve()),
             "checkpoint": who.step,
@@ -170,7 +170,7 @@ def recalled(config: Mapping[str, Any], run_id: str) -> tuple[Who, RunConfig, Bu
     try:
         run, price = entry["run"], entry["price"]
         who = Who(
-            words=str(entry["who"]),
+            typed=str(entry["who"]),
             run=None if run is None else Path(run),
             step=entry["checkpoint"],
             is_provider=bool(entry["is_provider"]),

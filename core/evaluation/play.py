@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from echoscope.diagnostics.measure.outcomes import Outcome, WorldTable, outcome_of, tables_of
+from echoscope.diagnostics.measure.outcomes import CountedEpisode, WorldTable, outcome_of, tables_of
 from echoscope.diagnostics.tools.stored_outcomes import stored_outcomes
 from echoscope.envs.pool import EnvPool
 from echoscope.envs.reserving import TaskVariety, few_tasks
@@ -26,7 +26,7 @@ from echoscope.store.writer import RunWriter
 from ..config.settings import RunConfig
 from ..rollout.sources import processes_for, turns_maker
 from .plan import TAG, Budget, described, part_of, recalled
-from .players import Part, Player, Spent, make_player
+from .players import Player, Spent, TaskBatch, make_player
 from .who import Who
 
 EPISODES_A_STEP = 2048
@@ -40,7 +40,7 @@ class Evaluation:
     path: Path
     who: Who
     config: RunConfig
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[CountedEpisode, ...]
     num_planned: int
     status: str
     spent: Spent
@@ -87,7 +87,7 @@ def start(
             run_id=run_path.name,
             config=described(who, config, budget),
             name=f"evaluation of {who.name}",
-            base_model=who.words if who.run is None else config.model.path,
+            base_model=who.typed if who.run is None else config.model.path,
             parent_run_id=None if who.run is None else who.run.resolve().name,
             tags=(TAG,),
         )
@@ -161,7 +161,7 @@ class _Playing:
         self._group_size = self.config.envs.eval_group_size
         self._num_groups = sum(group.groups for group in self.config.envs.eval)
         self._num_planned = self._num_groups * self._group_size
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, CountedEpisode] = {}
         self._step = self.writer.acknowledged_step + 1
         self._num_committed = 0
         """Episodes that some step holds."""
@@ -173,7 +173,7 @@ class _Playing:
         self._used_up = ""
         self._varieties: dict[str, TaskVariety] = {}
 
-    def recall(self, before: Mapping[int, Outcome], open_step: Sequence[Trajectory]) -> None:
+    def recall(self, before: Mapping[int, CountedEpisode], open_step: Sequence[Trajectory]) -> None:
         """What earlier attempts have played, and those episodes of it that are in no step yet."""
         self._outcomes = dict(before)
         self._num_committed = len(before)
@@ -234,7 +234,7 @@ class _Playing:
         try:
             self._is_cut = True
             self.player.play(
-                Part(
+                TaskBatch(
                     pool=pool,
                     step=self._step,
                     played=played,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from echoscope.diagnostics.measure.outcomes import Outcome
+from echoscope.diagnostics.measure.outcomes import CountedEpisode
 from echoscope.envs.pool import EnvPool
 from echoscope.store.records import Trajectory
 
@@ -19,7 +19,7 @@ IN_FLIGHT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class TaskBatch:
     """Some tasks of an evaluation, which make one step of its run."""
 
     pool: EnvPool
@@ -63,7 +63,7 @@ class Spent:
         return out
 
     @classmethod
-    def on(cls, outcomes: Iterable[Outcome]) -> Spent:
+    def on(cls, outcomes: Iterable[CountedEpisode]) -> Spent:
         """What these episodes cost."""
         out = cls()
         for outcome in outcomes:
@@ -77,7 +77,7 @@ class Player(Protocol):
     spent: Spent
     """By this player, also on episodes that did not come to an end."""
 
-    def play(self, part: Part) -> None: ...
+    def play(self, part: TaskBatch) -> None: ...
 
     def close(self) -> None: ...
 

@@ -29,8 +29,8 @@ from echoscope.store.records import Split
 from ..config.loading import ConfigError
 from ..config.settings import RunConfig
 from ..rollout.episode import sampling_seed
-from .dialogue import Dialogue, usage
-from .players import IN_FLIGHT, Part, Spent
+from .dialogue import PlayedDialogue, usage
+from .players import IN_FLIGHT, Spent, TaskBatch
 from .who import Who
 
 KEY_VARIABLE = "LOCAL_API_KEY"
@@ -63,14 +63,14 @@ class ProviderPlayer:
     def close(self) -> None:
         """Nothing is held open: each play closes its connections."""
 
-    def play(self, part: Part) -> None:
+    def play(self, part: TaskBatch) -> None:
         """See `Player`."""
         try:
             asyncio.run(self._play(part))
         except ExceptionGroup as group:  # the first world that failed
             raise _innermost(group) from None
 
-    async def _play(self, part: Part) -> None:
+    async def _play(self, part: TaskBatch) -> None:
         collection, pool = self._config.collection, part.pool
         first_group, size = pool.check_step(0), pool.group_size
         num_under_way = max(size, collection.max_in_flight or IN_FLIGHT)
@@ -104,10 +104,10 @@ class ProviderPlayer:
         finally:
             watcher.cancel()
 
-    async def _episode(self, part: Part, index: int, leader: Leader) -> None:
+    async def _episode(self, part: TaskBatch, index: int, leader: Leader) -> None:
         pool = part.pool
         slot = await asyncio.to_thread(pool.start, index, leader)
-        dialogue = Dialogue(slot=slot, context=self._config.context)
+        dialogue = PlayedDialogue(slot=slot, context=self._config.context)
 
         async def generate(
             messages: list[ChatMessage], tools: list[ToolInfo], turn: int
@@ -160,7 +160,7 @@ def _model(who: Who, config: RunConfig) -> Model:
     Raises:
         ConfigError: what is wrong with it, in one sentence.
     """
-    address, _, name = who.words.partition("#")
+    address, _, name = who.typed.partition("#")
     if name:
         _check_there(address)
     settings = GenerateConfig(
@@ -180,9 +180,9 @@ def _model(who: Who, config: RunConfig) -> Model:
                 api_key=os.environ.get(KEY_VARIABLE, "none"),  # one's own servers take any
                 memoize=False,
             )
-        return get_model(who.words, config=settings, memoize=False)
+        return get_model(who.typed, config=settings, memoize=False)
     except Exception as error:  # noqa: BLE001 - packages, keys and names, each with its own class
-        raise ConfigError(f"{who.words} cannot be asked: {_problem(error)}") from None
+        raise ConfigError(f"{who.typed} cannot be asked: {_problem(error)}") from None
 
 
 def _check_there(address: str) -> None:

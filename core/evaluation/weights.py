@@ -18,7 +18,7 @@ from ..rollout.context import check_reasoning
 from ..rollout.rollout import Collection, Pace
 from ..rollout.shaping import resolve as resolve_shaping
 from ..rollout.stop_strings import Stopping
-from .players import IN_FLIGHT, Part, Spent
+from .players import IN_FLIGHT, Spent, TaskBatch
 from .who import Who, load
 
 
@@ -53,7 +53,7 @@ class WeightsPlayer:
             self._engine.close()
             raise
 
-    def play(self, part: Part) -> None:
+    def play(self, part: TaskBatch) -> None:
         """See `Player`."""
         config, pool = self._config, part.pool
 

@@ -61,7 +61,7 @@ _ADDRESS = re.compile(r"https?://")
 class Who:
     """One that can play."""
 
-    words: str
+    typed: str
     """As it was named."""
     run: Path | None = None
     step: int | None = None
@@ -76,46 +76,46 @@ class Who:
         """For people, and for the folder of the evaluation."""
         if self.run is not None:
             return f"{self.run.name} step {self.step}"
-        return self.words
+        return self.typed
 
     @property
     def slug(self) -> str:
         """A part of a folder's name."""
-        text = f"{self.run.name}-{self.step}" if self.run is not None else self.words
+        text = f"{self.run.name}-{self.step}" if self.run is not None else self.typed
         return re.sub(r"[^A-Za-z0-9._-]+", "-", _ADDRESS.sub("", text)).strip("-.")[-60:]
 
 
 def resolve(
-    words: str, checkpoint: int | None = None, price: tuple[float, float] | None = None
+    typed: str, checkpoint: int | None = None, price: tuple[float, float] | None = None
 ) -> Who:
     """Who is meant.
 
     Args:
-        words: a run's folder, a provider and its model (`openai/gpt-5`), an address that speaks
+        typed: a run's folder, a provider and its model (`openai/gpt-5`), an address that speaks
             OpenAI's protocol followed by `#` and the model's name, or a model's name or folder.
         checkpoint: step of the run's checkpoint; None for the best evaluated one, or the last.
 
     Raises:
         ConfigError: nothing of that name can play.
     """
-    folder = Path(words).expanduser()
+    folder = Path(typed).expanduser()
     if Layout(folder).is_run:
-        return Who(words=words, run=folder, step=_step(folder, checkpoint))
+        return Who(typed=typed, run=folder, step=_step(folder, checkpoint))
     if checkpoint is not None:
         raise ConfigError(
-            f"--checkpoint {checkpoint} names a checkpoint of a run, but {words!r} is not a run's "
+            f"--checkpoint {checkpoint} names a checkpoint of a run, but {typed!r} is not a run's "
             "folder"
         )
-    if _ADDRESS.match(words):
-        if not words.partition("#")[2]:
+    if _ADDRESS.match(typed):
+        if not typed.partition("#")[2]:
             raise ConfigError(
-                f"{words!r} is an address without a model: add its name, such as {words}#my-model"
+                f"{typed!r} is an address without a model: add its name, such as {typed}#my-model"
             )
-        return Who(words=words, is_provider=True, price=price)
-    if words.partition("/")[0] in PROVIDERS and "/" in words and not folder.exists():
-        return Who(words=words, is_provider=True, price=price)
-    check_weights(resolve_model(words))
-    return Who(words=words)
+        return Who(typed=typed, is_provider=True, price=price)
+    if typed.partition("/")[0] in PROVIDERS and "/" in typed and not folder.exists():
+        return Who(typed=typed, is_provider=True, price=price)
+    check_weights(resolve_model(typed))
+    return Who(typed=typed)
 
 
 def _step(run: Path, checkpoint: int | None) -> int:

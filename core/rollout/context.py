@@ -35,7 +35,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Reading:
+class ResponseReading:
     """What a response says, in characters of its text and in tokens."""
 
     text: str
@@ -116,7 +116,7 @@ class Conversation:
         """How this model spells tool calls; Hermes's way where there are no tools."""
         return "hermes" if self._tools is None else self._tools.format
 
-    def respond(self, tokens: IntArray) -> Reading:
+    def respond(self, tokens: IntArray) -> ResponseReading:
         """Record the response to the last prompt and read it.
 
         Args:
@@ -132,7 +132,7 @@ class Conversation:
             tool_format=None if self._tools is None else self._tools.format,
         )
         span = token_span(parsed.reasoning_chars, ends)
-        return Reading(text=text, parsed=parsed, reasoning_span=span)
+        return ResponseReading(text=text, parsed=parsed, reasoning_span=span)
 
     def _opening(self, system: str) -> list[int]:
         tools = self._tools

@@ -35,7 +35,7 @@ TurnShaping = Callable[[Turn], Mapping[str, float]]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Episode:
+class LiveEpisode:
     """One episode while it goes on."""
 
     slot: Slot
@@ -55,12 +55,12 @@ def sampling_seed(seed: int, split: Split, step: int, index: int, turn: int) -> 
     return stream_word(seed, split.value, "sampling", stream, index, turn) >> 1
 
 
-def begin(slot: Slot, chat: ChatFormat, context: ContextConfig) -> Episode:
+def begin(slot: Slot, chat: ChatFormat, context: ContextConfig) -> LiveEpisode:
     conversation = Conversation(
         chat, context, slot.instructions, slot.tools, is_one_action=slot.is_one_action
     )
     prompt = conversation.prompt(slot.observation)
-    episode = Episode(
+    episode = LiveEpisode(
         slot=slot,
         conversation=conversation,
         prompt=prompt,
@@ -73,7 +73,7 @@ def begin(slot: Slot, chat: ChatFormat, context: ContextConfig) -> Episode:
     return episode
 
 
-def stop(episode: Episode, reason: StopReason) -> None:
+def stop(episode: LiveEpisode, reason: StopReason) -> None:
     """End an episode, unless it has ended already."""
     if episode.stop_reason is None:
         episode.stop_reason = reason
@@ -81,7 +81,7 @@ def stop(episode: Episode, reason: StopReason) -> None:
             episode.success = None  # nobody knows how it would have ended
 
 
-def budget(episode: Episode, context: ContextConfig) -> int:
+def budget(episode: LiveEpisode, context: ContextConfig) -> int:
     """The most tokens that the next response of this episode may have."""
     if context.max_episode_tokens is None:
         return context.max_response_tokens
@@ -139,7 +139,7 @@ def _calls(text: str, parsed: ParsedResponse, result: TurnResult) -> tuple[ToolC
     )
 
 
-def advance(episode: Episode, result: TurnResult, context: ContextConfig) -> None:
+def advance(episode: LiveEpisode, result: TurnResult, context: ContextConfig) -> None:
     """Take in what the environment answered, and end the episode if it cannot go on."""
     episode.observation = result.observation
     episode.success = result.success

@@ -33,9 +33,9 @@ from ..config.context import ContextConfig
 from ..config.settings import SamplingConfig
 from ..engines.base import Engine, Sample, SamplingParams
 from .chat import ChatFormat
-from .context import Reading
+from .context import ResponseReading
 from .episode import (
-    Episode,
+    LiveEpisode,
     SamplingSettings,
     TurnShaping,
     advance,
@@ -225,8 +225,8 @@ class Collection:
         )
         self._groups: dict[int, list[Slot]] = {}
         """The episodes that have started, of each group that has begun."""
-        self._episodes: dict[int, Episode] = {}
-        self._ready: deque[Episode] = deque()
+        self._episodes: dict[int, LiveEpisode] = {}
+        self._ready: deque[LiveEpisode] = deque()
         """Episodes whose next prompt waits to be sampled from."""
         self._finished: dict[int, Trajectory] = {}
         self._untold: list[Trajectory] = []
@@ -346,7 +346,7 @@ class Collection:
 
     # -- episodes go on ---------------------------------------------------------------------
 
-    def _sampled(self, episode: Episode, sample: Sample) -> None:
+    def _sampled(self, episode: LiveEpisode, sample: Sample) -> None:
         """Send a response to its world; nobody answers an aborted one."""
         index = episode.slot.index
         reading = episode.conversation.respond(sample.tokens)
@@ -359,7 +359,11 @@ class Collection:
             self._calls.submit(index, step, then)
 
     def _answered(
-        self, episode: Episode, sample: Sample, reading: Reading, result: TurnResult | None
+        self,
+        episode: LiveEpisode,
+        sample: Sample,
+        reading: ResponseReading,
+        result: TurnResult | None,
     ) -> None:
         """Record a turn that a world has answered, and prepare the next prompt or the end.
 
@@ -392,7 +396,7 @@ class Collection:
             advance(episode, result, self.context)
         self._go_on(episode)
 
-    def _go_on(self, episode: Episode) -> None:
+    def _go_on(self, episode: LiveEpisode) -> None:
         reason = episode.stop_reason
         if reason is None:
             self._ready.append(episode)

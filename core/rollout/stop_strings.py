@@ -35,11 +35,11 @@ class Stopping:
                 )
         self.token_ids = tuple(dict.fromkeys((*chat.stop_token_ids, *settings.stop_token_ids)))
         """A reply ends with any of these."""
-        self.watch = partial(ReplyWatch, chat, tuple(settings.stop)) if settings.stop else None
+        self.watch = partial(StopStringWatch, chat, tuple(settings.stop)) if settings.stop else None
         """Makes a fresh watch for one reply; None where none must be followed token by token."""
 
 
-class ReplyWatch:
+class StopStringWatch:
     """Follows one reply token by token."""
 
     def __init__(self, chat: ChatFormat, strings: tuple[str, ...]) -> None:

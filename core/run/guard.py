@@ -269,8 +269,8 @@ def why_no_rewind(run_path: Path, command: Command) -> str:
         return "the ranks of this run end with it: use `echoscope ctl RUN branch`"
     try:
         order = Rewind.of(command)
-        words = override_words(order.settings)
-        folder = plan_branch(run_path, checkpoint=order.checkpoint, overrides=words).checkpoint
+        changes = override_words(order.settings)
+        folder = plan_branch(run_path, checkpoint=order.checkpoint, overrides=changes).checkpoint
     except (ConfigError, StoreError, ValueError) as error:
         return str(error)
     damage = checkpoint_damage(folder)

@@ -3,7 +3,7 @@
 Legend: **P** groups, **G** siblings, **B** rows, **T** row length, **N** trajectories, **L**
 sampled tokens of the longest one, **K** turns. docs/algorithms.md has the formulas and says when to
 use which. Generalised advantage estimation goes over the sampled tokens of whole trajectories, in
-numpy and float64; the policy's tensors come and go through `SampledTokens`.
+numpy and float64; the policy's tensors come and go through `SampledPositions`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .batch import TokenBatch, credit_rewards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SampledTokens:
+class SampledPositions:
     """Where the sampled tokens of each trajectory stand: its rows in order, one after the other."""
 
     row: IntArray64  # (n,) row of each sampled token
@@ -43,7 +43,7 @@ class SampledTokens:
     max_length: int
 
     @classmethod
-    def of(cls, batch: TokenBatch) -> SampledTokens:
+    def of(cls, batch: TokenBatch) -> SampledPositions:
         row, column = np.nonzero(batch.loss_mask.cpu().numpy())
         trajectory = batch.trajectory_index.cpu().numpy()[row]  # those of one stand together
         owner = np.cumsum(np.diff(trajectory, prepend=trajectory[:1]) != 0)
@@ -286,7 +286,7 @@ def estimate_advantages(
     Raises:
         UserCodeError: an estimator of the user's own failed.
     """
-    tokens = SampledTokens.of(batch)
+    tokens = SampledPositions.of(batch)
     rewards = tokens.gather(batch.token_rewards)
     if isinstance(config, GaeConfig | BiLevelGaeConfig):
         advantages, returns = _with_critic(batch, tokens, rewards, config)
@@ -318,7 +318,7 @@ def estimate_advantages(
 
 def _with_critic(
     batch: TokenBatch,
-    tokens: SampledTokens,
+    tokens: SampledPositions,
     rewards: FloatArray64,
     config: GaeConfig | BiLevelGaeConfig,
 ) -> tuple[FloatArray64, FloatArray64]:
@@ -338,7 +338,7 @@ def _with_critic(
     return (whiten(advantages, mask) if config.whiten else advantages), returns
 
 
-def _groups(batch: TokenBatch, tokens: SampledTokens) -> IntArray64:
+def _groups(batch: TokenBatch, tokens: SampledPositions) -> IntArray64:
     """(N,) group of each trajectory."""
     group_of_N = np.zeros(tokens.num_trajectories, dtype=np.int64)
     group_of_N[tokens.owner] = batch.group_index.cpu().numpy()[tokens.row]
@@ -347,7 +347,7 @@ def _groups(batch: TokenBatch, tokens: SampledTokens) -> IntArray64:
 
 def _group_relative(
     batch: TokenBatch,
-    tokens: SampledTokens,
+    tokens: SampledPositions,
     rewards: FloatArray64,
     config: GroupRelativeConfig,
     credit: Credit,

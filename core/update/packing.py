@@ -57,7 +57,7 @@ _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Bucket:
+class SegmentBucket:
     """Segments of like length that attention takes together.
 
     A segment is what a row has beyond its shared beginning: queries, over the keys of the whole
@@ -98,7 +98,7 @@ class PackedRows:
     num_row_tokens: int
     """Tokens that the rows would forward without padding and without sharing."""
     ragged: Ragged
-    buckets: Sequence[Bucket]
+    buckets: Sequence[SegmentBucket]
     outputs_N: Tensor
     """(N,) int64, where the buckets' outputs, one after the other, hold each token's."""
     num_attended: int = 0
@@ -178,13 +178,13 @@ def _ragged(places_GT: _Ints, shared_G: _Ints, ends_G: _Ints, device: torch.devi
 
 def _buckets(
     places_GT: _Ints, shared_G: _Ints, ends_G: _Ints, device: torch.device
-) -> tuple[list[Bucket], Tensor]:
+) -> tuple[list[SegmentBucket], Tensor]:
     """Segments of like length together, and where their outputs hold each place."""
     own_G = ends_G - shared_G
     # Without a mask attention reads half of the keys: it pays to repeat a short beginning.
     first_G = np.where(2 * shared_G <= ends_G, 0, shared_G)
     outputs_N = np.empty(int(own_G.sum()), dtype=np.int64)
-    buckets: list[Bucket] = []
+    buckets: list[SegmentBucket] = []
     offset = 0
     for chosen in _alike(ends_G - first_G, ends_G, first_G == 0):
         first, end = first_G[chosen, None], ends_G[chosen, None]
@@ -200,7 +200,7 @@ def _buckets(
         if first.any():
             mask = torch.from_numpy(np.arange(k) <= columns[:, :, None])[:, None].to(device)
         buckets.append(
-            Bucket(
+            SegmentBucket(
                 shape=(b, q, k),
                 queries=_tensor(queries.reshape(-1), device),
                 keys=_tensor(keys.reshape(-1), device),
@@ -312,7 +312,7 @@ def attend_ragged(
 
 
 def _attend(
-    bucket: Bucket, query: Tensor, key: Tensor, value: Tensor, scale: float | None
+    bucket: SegmentBucket, query: Tensor, key: Tensor, value: Tensor, scale: float | None
 ) -> Tensor:
     """(b * q, H, D)"""
     b, q, k = bucket.shape

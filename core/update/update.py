@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..config.settings import RunConfig
-from ..optim import Optimizer, StepResult, lr_multiplier
+from ..optim import Optimizer, OptimizerStep, lr_multiplier
 from ..policy import Policy
 from .batch import TokenBatch, minibatches, select_rows
 from .kl import mismatch_kl
@@ -187,7 +187,7 @@ def _learning_rates(config: RunConfig, step: int) -> dict[str, float]:
     }
 
 
-def _grad_norms(done: Sequence[StepResult], *, has_critic: bool) -> dict[str, float]:
+def _grad_norms(done: Sequence[OptimizerStep], *, has_critic: bool) -> dict[str, float]:
     """Mean over optimizer steps of the gradient norms before clipping; NaN without any.
 
     `optim/grad_norm` is the policy's. `optim/critic_grad_norm` is that of all weights of the

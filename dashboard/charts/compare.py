@@ -51,16 +51,16 @@ HEIGHT = 270
 
 
 def colors(
-    groups: Sequence[str], shown: Sequence[str], palette: Sequence[str] = theme.SERIES
+    groups: Sequence[str], drawn: Sequence[str], palette: Sequence[str] = theme.SERIES
 ) -> dict[str, str]:
     """A colour for each group that is shown: its own, unless another one has it already.
 
     Args:
         groups: ids of all groups, so that one keeps its colour while others come and go.
-        shown: ids of those that are drawn, at most as many as there are colours.
+        drawn: ids of those that are drawn, at most as many as there are colours.
     """
     out: dict[str, str] = {}
-    for group in shown:
+    for group in drawn:
         first = groups.index(group)
         turns = (palette[(first + n) % len(palette)] for n in range(len(palette)))
         out[group] = next(color for color in turns if color not in out.values())
@@ -160,9 +160,9 @@ def _sweep_layout(
     }
 
 
-def importance_spec(found: Sequence[Importance]) -> Spec:
+def importance_spec(importances: Sequence[Importance]) -> Spec:
     """A bar for each setting, the most important on top, with what ten repeats spread over."""
-    rows = list(found)[::-1]
+    rows = list(importances)[::-1]
     ends = np.array([(of.value, of.low, of.high) for of in rows]).T
     bars = {
         "type": "bar",

@@ -29,7 +29,7 @@ from . import theme
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ChartLine:
     """One curve of a chart."""
 
     key: str
@@ -51,12 +51,14 @@ class Chart:
     """In URLs and file names."""
     title: str
     help: str
-    lines: tuple[Line, ...] = ()
+    lines: tuple[ChartLine, ...] = ()
 
 
 def plain_chart(key: str) -> Chart:
     """The chart of any metric, under its plain name."""
-    return Chart(name=key, title=metric(key).name, help=metric(key).help, lines=(Line(key=key),))
+    return Chart(
+        name=key, title=metric(key).name, help=metric(key).help, lines=(ChartLine(key=key),)
+    )
 
 
 def _of(name: str, key: str, help: str) -> Chart:
@@ -75,7 +77,7 @@ CHARTS: tuple[Chart, ...] = (
         help="Share of tasks solved. Line: training, with its 95 % interval over the step's "
         "trajectories (siblings share a task, so in truth it is somewhat wider). Dots: evaluation "
         "on fixed tasks that never train; a probe plays the same seeds each time.",
-        lines=(Line(key=SUCCESS, name="training"),),
+        lines=(ChartLine(key=SUCCESS, name="training"),),
     ),
     Chart(
         name="groups",
@@ -83,15 +85,17 @@ CHARTS: tuple[Chart, ...] = (
         help="Share of groups in which all siblings succeeded, in which all failed, and in which "
         "rewards differ: only these give a gradient. And the share that the filter keeps.",
         lines=(
-            Line(key="reward/solved_frac", name="all solved", color=theme.OUTCOMES["solved"]),
-            Line(key="reward/hopeless_frac", name="all failed", color=theme.OUTCOMES["hopeless"]),
-            Line(
+            ChartLine(key="reward/solved_frac", name="all solved", color=theme.OUTCOMES["solved"]),
+            ChartLine(
+                key="reward/hopeless_frac", name="all failed", color=theme.OUTCOMES["hopeless"]
+            ),
+            ChartLine(
                 key="reward/zero_std_frac",
                 name="with signal",
                 is_rest=True,
                 color=theme.OUTCOMES["mixed"],
             ),
-            Line(key="selection/kept_frac", name="kept", color=theme.COMMAND_MARK),
+            ChartLine(key="selection/kept_frac", name="kept", color=theme.COMMAND_MARK),
         ),
     ),
     _of(
@@ -103,24 +107,24 @@ CHARTS: tuple[Chart, ...] = (
         name="information",
         title="Dependence on the prompt, I(X;Z)",
         help="How much the reasoning depends on its prompt; near zero is template collapse.",
-        lines=(Line(key=f"{_INFO}/mutual_information", has_interval=True),),
+        lines=(ChartLine(key=f"{_INFO}/mutual_information", has_interval=True),),
     ),
     Chart(
         name="variety",
         title="Variety of the reasoning, H(Z|X)",
         help="How varied the reasoning is for one prompt. The band is the 95 % interval.",
-        lines=(Line(key=f"{_INFO}/conditional_entropy", has_interval=True),),
+        lines=(ChartLine(key=f"{_INFO}/conditional_entropy", has_interval=True),),
     ),
     Chart(
         name="gradient",
         title="Gradient norm",
         help="Norm before clipping; the terms are decomposed every few steps.",
         lines=(
-            Line(key="optim/grad_norm", name="all terms"),
-            Line(key="gradient/policy/all/norm", name="policy"),
-            Line(key="gradient/entropy/all/norm", name="entropy"),
-            Line(key="gradient/kl/all/norm", name="KL"),
-            Line(key="gradient/value/all/norm", name="value"),
+            ChartLine(key="optim/grad_norm", name="all terms"),
+            ChartLine(key="gradient/policy/all/norm", name="policy"),
+            ChartLine(key="gradient/entropy/all/norm", name="entropy"),
+            ChartLine(key="gradient/kl/all/norm", name="KL"),
+            ChartLine(key="gradient/value/all/norm", name="value"),
         ),
     ),
     _of("return", RETURN, "Mean return of a trajectory with the 95 % interval of its mean."),
@@ -129,8 +133,8 @@ CHARTS: tuple[Chart, ...] = (
         title="Reply length",
         help="Sampled tokens per reply, and those of its reasoning.",
         lines=(
-            Line(key=RESPONSE_LENGTH, name="reply"),
-            Line(key="rollout/reasoning_length_mean", name="reasoning"),
+            ChartLine(key=RESPONSE_LENGTH, name="reply"),
+            ChartLine(key="rollout/reasoning_length_mean", name="reasoning"),
         ),
     ),
     _of(
@@ -161,7 +165,7 @@ def evidence_chart(verdict: Verdict | None, known_keys: Sequence[str]) -> Chart 
     if not drawn:
         return None
     lines = tuple(
-        Line(
+        ChartLine(
             key=key,
             name=capitalised(metric(key).in_sentence),
             has_interval=f"{key}_low" in known_keys,
@@ -179,7 +183,7 @@ def drawable_key(key: str, known_keys: Sequence[str]) -> str | None:
     """
     if SOURCES.get(key, ("",))[0] in known_keys:
         return key
-    return next((known for known in known_keys if fnmatch.fnmatchcase(known, key)), None)
+    return next((stored for stored in known_keys if fnmatch.fnmatchcase(stored, key)), None)
 
 
 def onset_range(verdict: Verdict | None) -> tuple[int, int] | None:
@@ -243,7 +247,7 @@ def chart_curves(
         evaluated = eval_keys(keys)
         has_tags = len({key.split("/")[1] for key in evaluated}) > 1
         lines[1:1] = [
-            Line(key=key, name=_eval_name(key, has_tags=has_tags), has_interval=True)
+            ChartLine(key=key, name=_eval_name(key, has_tags=has_tags), has_interval=True)
             for key in evaluated
         ]
     data = _with_derived(data, {line.key for line in lines})

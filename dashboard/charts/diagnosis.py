@@ -56,7 +56,7 @@ def regime_plane(
     right = 1.15 * max(points["entropy_high"].max(), 2.2 * borders[0])
     top = max(1.0, 1.05 * points["dependence_high"].max())
     x, y = (points[name].to_numpy(np.float64) for name in ("entropy", "dependence"))
-    words = [_REGIMES[name][0] for name in points["regime"]]
+    names = [_REGIMES[name][0] for name in points["regime"]]
     step = points["step"].iloc[-1] if selected is None else selected
     current = points.iloc[int((points["step"] - step).abs().to_numpy().argmin())]
     data = [
@@ -73,7 +73,7 @@ def regime_plane(
                 "colorbar": {"title": {"text": "step"}, "thickness": 10, "len": 0.9},
                 "line": {"width": 1, "color": "rgba(150,150,150,0.95)"},
             },
-            customdata=[*zip(points["step"], words, strict=True)],
+            customdata=[*zip(points["step"], names, strict=True)],
             hovertemplate="step %{customdata[0]}: %{customdata[1]}<br>H(Z|X) %{x:.3g} nats per "
             "token<br>dependence %{y:.2f}<extra></extra>",
             showlegend=False,
@@ -108,7 +108,7 @@ def _quadrants(borders: tuple[float, float], right: float, top: float) -> Spec:
     """The four regimes behind the points, each with its name."""
     x, y = borders
     shapes, notes = [], []
-    for words, _, color, corner in _REGIMES.values():
+    for name, _, color, corner in _REGIMES.values():
         if not corner:
             continue
         is_left, is_top = "left" in corner, "top" in corner
@@ -117,8 +117,8 @@ def _quadrants(borders: tuple[float, float], right: float, top: float) -> Spec:
         look = {"fillcolor": color, "opacity": 0.10, "line": {"width": 0}}
         ends = {"x0": x0, "x1": x1, "y0": y0, "y1": y1}
         shapes.append({"type": "rect", "layer": "below", **ends, **look})
-        place = x0 if is_left else x1, y1 if is_top else y0
-        notes.append(note(words, place, corner, opacity=0.75))
+        position = x0 if is_left else x1, y1 if is_top else y0
+        notes.append(note(name, position, corner, opacity=0.75))
     return {"shapes": shapes, "annotations": notes}
 
 

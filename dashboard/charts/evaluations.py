@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from echoscope.diagnostics.metric_entry import SHARE, SUCCESS
-from echoscope.diagnostics.tools.curing import Standing
+from echoscope.diagnostics.tools.curing import BranchStanding
 from echoscope.text.amounts import percent
 
 from ..data.curves import AS_STEPS, Curve
-from ..data.evaluations import APART, Group, Ranked
+from ..data.evaluations import APART, EvaluationGroup, Ranked
 from .charts import LineOptions, line_spec
 from .parts import Spec, figure_text, note, scatter, whiskers
 from .theme import ACCENT, SERIES, TONES
@@ -22,7 +22,7 @@ _ROW = 26
 """Pixels."""
 
 
-def success_figure(group: Group) -> Spec:
+def success_figure(group: EvaluationGroup) -> Spec:
     """A dot with whiskers for each evaluation of a group, the best at the top.
 
     Open grey dots are lower than the best; filled ones cannot be told apart from it.
@@ -75,7 +75,7 @@ def cure_colors(labels: Sequence[str]) -> dict[str, str]:
 
 
 def cure_figure(
-    stands: Mapping[str, Standing], *, untreated: str, chosen: str, holds: float
+    stands: Mapping[str, BranchStanding], *, untreated: str, chosen: str, holds: float
 ) -> Spec:
     """Success over the steps since the checkpoint.
 

@@ -55,7 +55,7 @@ def snapshot(
         position=queries.position(run_id),  # first: what is read later is at least as new
         last_step=queries.info(run_id).last_step,
         steps=queries.step_table(run_id),
-        known=queries.metric_keys(run_id),
+        keys=queries.metric_keys(run_id),
         verdict=verdict or queries.known_verdict(run_id),
         controls=controls or Controls(),
         is_followed=is_followed,
@@ -159,7 +159,7 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
 def _chart(page: Snapshot, name: str, beside: Sequence[str]) -> tuple[Chart, list[Chart]]:
     """A chart by its name, and the charts whose metrics are asked for together with its own."""
     curated, chart = page.charts(), page.chart(name)
-    if chart is None or (name not in page.known and chart not in curated):
+    if chart is None or (name not in page.keys and chart not in curated):
         raise Problem(f"there is no chart {name[:80]!r}")
     if chart in curated:
         return chart, curated

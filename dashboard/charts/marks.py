@@ -196,8 +196,8 @@ def mark_traces(
         if dash:
             traces.append(_lines(x, dash))
         texts = [_texts(at_one) for at_one in together]
-        place = {"x": x, "y": np.full(len(x), height), "yaxis": MARK_AXIS}
-        traces.append(signs(of_kind, texts, size=9, name=kind.value, **place))
+        line = {"x": x, "y": np.full(len(x), height), "yaxis": MARK_AXIS}
+        traces.append(signs(of_kind, texts, size=9, name=kind.value, **line))
     return traces
 
 

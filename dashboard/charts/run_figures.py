@@ -137,7 +137,7 @@ class RunCharts:
 
     last_step: int
     steps: pd.DataFrame
-    known: Sequence[str]
+    keys: Sequence[str]
     """The metrics that the run has."""
     verdict: Verdict | None
     """None where the run is not judged: then the chart of the evidence has nothing to show."""
@@ -152,20 +152,20 @@ class RunCharts:
 
     def charts(self) -> list[Chart]:
         """The curated charts that the run has metrics for."""
-        return charts_of(self.verdict, self.known)
+        return charts_of(self.verdict, self.keys)
 
     def chart(self, name: str) -> Chart | None:
         """A curated chart by its name, or that of a metric by its key."""
-        if name == EVIDENCE and (proof := evidence_chart(self.verdict, self.known)) is not None:
+        if name == EVIDENCE and (proof := evidence_chart(self.verdict, self.keys)) is not None:
             return proof
         curated = next((chart for chart in CHARTS if chart.name == name), None)
-        return curated or (plain_chart(name) if name in self.known else None)
+        return curated or (plain_chart(name) if name in self.keys else None)
 
     def curves(self, chart: Chart, beside: Sequence[Chart] = ()) -> list[Curve]:
         """The curves of a chart; the metrics of those beside it are asked for together with it."""
-        keys = chart_keys(beside or [chart], self.known)
+        keys = chart_keys(beside or [chart], self.keys)
         most = None if self.last_step <= tables.EXACT_STEPS else tables.MAX_POINTS
-        return chart_curves(chart, self.series(keys, max_points=most), self.steps, self.known)
+        return chart_curves(chart, self.series(keys, max_points=most), self.steps, self.keys)
 
     def spec(self, chart: Chart, curves: Sequence[Curve]) -> Spec:
         options = replace(self.controls, onset=onset_range(self.verdict))
@@ -203,7 +203,7 @@ class RunFigures(RunCharts):
         chart = self.chart(name)
         if chart is not None:
             return go.Figure(self.spec(chart, self.curves(chart)))
-        hint = did_you_mean(name, [*(chart.name for chart in CHARTS), *_BY_NAME, *self.known])
+        hint = did_you_mean(name, [*(chart.name for chart in CHARTS), *_BY_NAME, *self.keys])
         raise QueryError(
             f"there is no figure or metric {name[:80]!r}{hint or '; plots() lists the figures'}"
         )
@@ -215,7 +215,7 @@ def figures_of(run: RunReader, verdict: Verdict | None, **look: Any) -> RunFigur
         run=run,
         last_step=run.info().last_step,
         steps=run.steps().to_pandas(),
-        known=run.metric_keys(),
+        keys=run.metric_keys(),
         verdict=verdict,
         controls=Controls(height=320, **look),
         series=functools.partial(tables.series, run),

@@ -95,16 +95,16 @@ def _towards(color: str, end: str, ground: str) -> str:
 
 def on(color: str) -> str:
     """Black or white, whichever is the more readable on a colour."""
-    words = {"black": "#000000", "white": "#ffffff"}
-    return max(words, key=lambda word: _contrast(words[word], color))
+    inks = {"black": "#000000", "white": "#ffffff"}
+    return max(inks, key=lambda word: _contrast(inks[word], color))
 
 
 def _channels(color: str) -> list[int]:
     return [int(color[n : n + 2], 16) for n in (1, 3, 5)]
 
 
-def _contrast(one: str, other: str) -> float:
-    low, high = sorted((_luminance(one), _luminance(other)))
+def _contrast(color: str, other: str) -> float:
+    low, high = sorted((_luminance(color), _luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 

@@ -35,7 +35,7 @@ class Held:
 
     first: int
     last: int
-    words: str
+    text: str
     is_changed: bool
     """Somebody set it during the run, or it differs from the recipe."""
 
@@ -66,12 +66,12 @@ def _held(situation: Situation, key: str, last_step: int, recipe: str) -> Sequen
     moments = [(c.step, c.values[key]) for c in situation.changes if key in c.values]
     if not moments:
         value_text = _words(situation.setting(key)) + (f" ({recipe})" if recipe else "")
-        return (Held(first=0, last=last_step, words=value_text, is_changed=bool(recipe)),)
+        return (Held(first=0, last=last_step, text=value_text, is_changed=bool(recipe)),)
     values = [moments[0][1][0], *(new for _, (_, new) in moments)]
     starts = [0, *(step for step, _ in moments)]
     ends = [*starts[1:], max(last_step, starts[-1])]
     return tuple(
-        Held(first=first, last=last, words=_words(value), is_changed=index > 0)
+        Held(first=first, last=last, text=_words(value), is_changed=index > 0)
         for index, (first, last, value) in enumerate(zip(starts, ends, values, strict=True))
         if index or last > 0
     )
@@ -138,14 +138,14 @@ def _name(text: str, top: float) -> dict[str, Any]:
 
 
 def _value(value: Held, y: float) -> dict[str, Any]:
-    text = figure_text(value.words, width=200, limit=_VALUE_WIDTH)
+    text = figure_text(value.text, width=200, limit=_VALUE_WIDTH)
     return note(text, (value.first, y - 0.22), "left middle", shift=(4, 0), size=11.5)
 
 
 def _bar(key: str, value: Held, y: float) -> Trace:
     low, high = y - 0.42, y - 0.02
     color = theme.ACCENT if value.is_changed else theme.COMMAND_MARK
-    text = figure_text(f"{key} = {value.words}, steps {value.first} to {value.last}")
+    text = figure_text(f"{key} = {value.text}, steps {value.first} to {value.last}")
     return scatter(
         x=np.array([value.first, value.last, value.last, value.first, value.first], np.float64),
         y=np.array([low, low, high, high, low]),

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from echoscope.diagnostics.measure.outcomes import (
+    CountedEpisode,
     Estimate,
-    Outcome,
     TaskKey,
     WorldTable,
     paired_estimate,
@@ -86,9 +86,11 @@ class Played:
         return f"{self.num_played:,}{of}"
 
 
-def played_of(run_id: str, created_at: float, plan: Planned, outcomes: Sequence[Outcome]) -> Played:
+def played_of(
+    run_id: str, created_at: float, plan: Planned, outcomes: Sequence[CountedEpisode]
+) -> Played:
     """An evaluation from its episodes."""
-    by_world: dict[World, list[Outcome]] = defaultdict(list)
+    by_world: dict[World, list[CountedEpisode]] = defaultdict(list)
     for outcome in outcomes:
         by_world[outcome.world].append(outcome)
     return Played(
@@ -100,7 +102,7 @@ def played_of(run_id: str, created_at: float, plan: Planned, outcomes: Sequence[
     )
 
 
-def _world_played(outcomes: Sequence[Outcome]) -> WorldPlayed:
+def _world_played(outcomes: Sequence[CountedEpisode]) -> WorldPlayed:
     costs = [outcome.cost for outcome in outcomes if outcome.cost is not None]
     return WorldPlayed(
         table=tables_of(outcomes)[0],
@@ -131,7 +133,7 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class EvaluationGroup:
     """Evaluations that played the same tasks of one world, the best first."""
 
     world: World
@@ -159,14 +161,14 @@ def difference_from(evaluation: Played, best: Played, world: World) -> Estimate:
     return kept[1]
 
 
-def grouped(evaluations: Sequence[Played]) -> list[Group]:
+def grouped(evaluations: Sequence[Played]) -> list[EvaluationGroup]:
     """The evaluations of each world and set of tasks, ranked; the group with the newest first."""
     members: dict[tuple[World, frozenset[str]], list[Played]] = defaultdict(list)
     for played in sorted(evaluations, key=lambda played: -played.created_at):
         for world, here in played.worlds.items():
             members[world, here.tasks].append(played)
     return [
-        Group(world=world, num_tasks=len(tasks), rows=_ranked(of, world))
+        EvaluationGroup(world=world, num_tasks=len(tasks), rows=_ranked(of, world))
         for (world, tasks), of in members.items()
     ]
 

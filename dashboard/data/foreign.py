@@ -42,7 +42,7 @@ _DOCUMENTS_PER_DATA = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ForeignSource:
     """A folder or file of another trainer. Names come from the disk: hostile."""
 
     path: Path
@@ -62,19 +62,19 @@ class Source:
 
 
 @dataclass(slots=True)
-class Sources:
+class ForeignSources:
     """The sources of one root. May be used from several threads; `known` never waits for a look."""
 
     root: Path
     given: tuple[Path, ...] = ()
     """Sources that the command line named, wherever they are."""
-    _seen: tuple[Source, ...] = ()
-    _read: dict[Source, Source] = field(default_factory=dict)
+    _seen: tuple[ForeignSource, ...] = ()
+    _read: dict[ForeignSource, ForeignSource] = field(default_factory=dict)
     """What was counted of a source -> what was read of it then."""
     _next: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def known(self, names: Sequence[str]) -> tuple[Source, ...]:
+    def known(self, names: Sequence[str]) -> tuple[ForeignSource, ...]:
         """What the last look saw; starts another one where it is time.
 
         Args:
@@ -97,12 +97,14 @@ class Sources:
             self._next = ended + max(LOOK_EVERY_S, REST * (ended - began))
             self._lock.release()
 
-    def _source(self, path: Path) -> Source:
+    def _source(self, path: Path) -> ForeignSource:
         is_given = path in self.given
         try:
             is_inside = not path.is_symlink() or path.resolve().is_relative_to(self.root.resolve())
             if not (is_given or is_inside):
-                return Source(path=path, problem="a link that leads out of the root is not opened")
+                return ForeignSource(
+                    path=path, problem="a link that leads out of the root is not opened"
+                )
             counted = _counted(path)
             if counted.problem:
                 return counted
@@ -110,7 +112,7 @@ class Sources:
                 self._read[counted] = _read(counted, is_given=is_given)
             return self._read[counted]
         except OSError as error:
-            return Source(path=path, problem=f"cannot be read: {error.strerror or error}")
+            return ForeignSource(path=path, problem=f"cannot be read: {error.strerror or error}")
 
 
 def is_source(path: Path) -> bool:
@@ -164,12 +166,14 @@ def _files(path: Path) -> list[Path]:
     return [file for file, problem in islice(files_of(path), MAX_FILES) if not problem]
 
 
-def _counted(path: Path) -> Source:
+def _counted(path: Path) -> ForeignSource:
     """A source with the number, size and time of its files."""
     if path.is_dir() and any(Layout(c).is_run for c in islice(path.iterdir(), 100)):
-        return Source(path=path, problem=f"holds runs; open it with: echoscope dashboard {path}")
+        return ForeignSource(
+            path=path, problem=f"holds runs; open it with: echoscope dashboard {path}"
+        )
     statuses = [file.stat() for file in _files(path)]
-    return Source(
+    return ForeignSource(
         path=path,
         num_files=len(statuses),
         num_bytes=sum(status.st_size for status in statuses),
@@ -177,7 +181,7 @@ def _counted(path: Path) -> Source:
     )
 
 
-def _read(source: Source, *, is_given: bool) -> Source:
+def _read(source: ForeignSource, *, is_given: bool) -> ForeignSource:
     """The same with what first rows say; metrics of texts and code count where it `is_given`."""
     may_be_metrics = is_given or not is_of_documents(source.path)
     by_pattern: dict[PurePath, Path] = {}

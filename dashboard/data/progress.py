@@ -104,7 +104,7 @@ def shares(means: pd.DataFrame, whole: str, parts: Mapping[str, str]) -> Shares 
             no rest.
     """
     by_key = dict(zip(means["key"], means["seconds"].astype(float), strict=True))
-    seconds = {words: by_key[key] for key, words in parts.items() if key in by_key}
+    seconds = {part: by_key[key] for key, part in parts.items() if key in by_key}
     total = by_key.get(whole, math.nan)
     if not seconds or not total > 0:
         return None
@@ -123,13 +123,13 @@ def shares(means: pd.DataFrame, whole: str, parts: Mapping[str, str]) -> Shares 
 def engines_words(config: Mapping[str, Any]) -> str:
     """How many ranks and replicas there are, where there are several; empty otherwise."""
     parts = []
-    for section, name, words in (
+    for section, name, role in (
         ("trainer", "ranks", "ranks train"),
         ("engine", "replicas", "replicas sample"),
     ):
         number = value_at(config, int, section, name) or 0
         if number > 1:
-            parts.append(f"{number} {words}")
+            parts.append(f"{number} {role}")
     if not parts:
         return ""
     return (

@@ -53,7 +53,7 @@ from ..page.problems import Problem
 from ..web.settings import settings
 from . import tables
 from .cache import AnswerCache
-from .foreign import Source, Sources
+from .foreign import ForeignSource, ForeignSources
 from .verdict_cache import Judge, judge_at
 
 MAX_READERS = 150
@@ -71,7 +71,7 @@ P = ParamSpec("P")
 
 _readers: OrderedDict[Path, tuple[tuple[int, int], RunReader]] = OrderedDict()
 _run_list = functools.cache(RunList)
-_sources_of = functools.cache(Sources)
+_sources_of = functools.cache(ForeignSources)
 _lock = threading.RLock()
 answers = AnswerCache()
 """Of all pages: what is asked of a run, and what is made of that."""
@@ -117,12 +117,12 @@ def look_again_at_runs() -> None:
     _listed().look_again()
 
 
-def foreign_sources() -> tuple[Source, ...]:
+def foreign_sources() -> tuple[ForeignSource, ...]:
     """What other trainers wrote below the root, as it was seen last; never waits for a look."""
     return _sources().known(_listed().others)
 
 
-def _sources() -> Sources:
+def _sources() -> ForeignSources:
     return _sources_of(settings().root, settings().sources)
 
 

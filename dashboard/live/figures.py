@@ -64,8 +64,8 @@ def sent(
     """
     layout = {key: value for key, value in figure["layout"].items() if key != "template"}
     height = layout.pop("height", DEFAULT_HEIGHT)
-    if words := _words(figure):
-        layout["meta"] = {**layout.get("meta", {}), "words": words}
+    if texts := _words(figure):
+        layout["meta"] = {**layout.get("meta", {}), "words": texts}
     head = {
         "height": int(height),
         "alt": alt,

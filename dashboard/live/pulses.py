@@ -40,7 +40,7 @@ _NAMES = ("position", "status", "verdict", "alarms", "commands", "checkpoints", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class BadgeText:
     """How something stands, in words."""
 
     text: str
@@ -91,7 +91,7 @@ def mark(position: queries.Position) -> str:
     return _digest(position)
 
 
-def lines(run_id: str) -> dict[str, Line]:
+def lines(run_id: str) -> dict[str, BadgeText]:
     """What pages say of a run in a line; nothing of one that cannot be read."""
     try:
         return {name: line(run_id) for name, line in _LINES.items()}
@@ -99,13 +99,13 @@ def lines(run_id: str) -> dict[str, Line]:
         return {}
 
 
-def status_line(run_id: str) -> Line:
+def status_line(run_id: str) -> BadgeText:
     """Status and step."""
     info, now = queries.info(run_id), time.time()
     is_evaluation = origin_of(info.config) is Origin.EVALUATED  # its steps are none of a training
     last_step = -1 if is_evaluation else info.last_step
     line, colour = status_words(status(run_id), last_step, _steps(run_id), now)
-    return Line(text=line, colour=colour)
+    return BadgeText(text=line, colour=colour)
 
 
 def progress(run_id: str) -> tuple[str, str]:
@@ -114,28 +114,30 @@ def progress(run_id: str) -> tuple[str, str]:
     return progress_words(status(run_id), step_s, last_step=last_step, steps=_steps(run_id))
 
 
-def verdict_line(run_id: str) -> Line:
+def verdict_line(run_id: str) -> BadgeText:
     """How new the verdict is."""
     verdict = _verdict(run_id)
     if verdict is None or verdict.last_step is None:
-        return Line(text="")
+        return BadgeText(text="")
     line = f"after step {verdict.last_step}"
     if not verdict.state.is_collapse:
-        return Line(text=line)  # the signals to watch stand beside it
-    return Line(text=f"{line}, confidence: {verdict.confidence}")
+        return BadgeText(text=line)  # the signals to watch stand beside it
+    return BadgeText(text=f"{line}, confidence: {verdict.confidence}")
 
 
-def alarm_line(run_id: str) -> Line:
+def alarm_line(run_id: str) -> BadgeText:
     """The worst open alarm that is more than information, by name; empty without one."""
     worst, *_ = [*queries.open_alarms(run_id), None]
     if worst is None or worst.severity is AlarmSeverity.INFO:
-        return Line(text="")
-    return Line(text=capitalised(rule_words(worst.rule)), colour=SEVERITY_TONES[worst.severity])
+        return BadgeText(text="")
+    return BadgeText(
+        text=capitalised(rule_words(worst.rule)), colour=SEVERITY_TONES[worst.severity]
+    )
 
 
-def newest_line(run_id: str) -> Line:
+def newest_line(run_id: str) -> BadgeText:
     """How far the run has come meanwhile."""
-    return Line(text=f"The newest step is {queries.info(run_id).last_step}.")
+    return BadgeText(text=f"The newest step is {queries.info(run_id).last_step}.")
 
 
 _LINES = {

@@ -64,7 +64,7 @@ WHERE t.split = 'eval' AND t.step = (SELECT max(step) FROM trajectories WHERE sp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ComparisonChoice:
     """What the controls of the page choose."""
 
     runs: tuple[str, ...]
@@ -103,7 +103,7 @@ def table_height(num_rows: int) -> int:
     return _ROW * (min(num_rows, _MAX_ROWS) + 1) + 2
 
 
-def sweep(compared: Comparison, levels: Mapping[str, float]) -> None:
+def sweep(compared: ComparisonChoice, levels: Mapping[str, float]) -> None:
     """What a sweep tells of its settings, where there is more than one."""
     runs = [run for run in compared.runs if math.isfinite(levels.get(run, math.nan))]
     settings = {run: compared.settings[run] for run in runs}
@@ -114,9 +114,9 @@ def sweep(compared: Comparison, levels: Mapping[str, float]) -> None:
     st.subheader("Sweep", anchor=False)
     values = [levels[run] for run in runs]
     is_phone = ui.is_phone()
-    shown = axes[: 4 if is_phone else MAX_AXES]
+    first = axes[: 4 if is_phone else MAX_AXES]
     columns = {
-        _axis_name(of, keys): [settings[run].get(of[0], MISSING) for run in runs] for of in shown
+        _axis_name(of, keys): [settings[run].get(of[0], MISSING) for run in runs] for of in first
     }
     reason = why_unknown(len(values), len(keys))
     left, right = (st.container(), None) if reason else st.columns([3, 2], gap="medium")
@@ -128,7 +128,7 @@ def sweep(compared: Comparison, levels: Mapping[str, float]) -> None:
             f"{len(runs)} runs, by {', '.join(columns)} and {metric(compared.main).name}",
             key="compare_sweep",
         )
-        num_left_out = sum(len(of) for of in axes[len(shown) :])
+        num_left_out = sum(len(of) for of in axes[len(first) :])
         left_out = f"{counted(num_left_out, 'more setting')} differ. " if num_left_out else ""
         st.caption(
             f"{left_out}A line is a run; hovering names it. Blue is low, orange is high. {reason}"
@@ -148,12 +148,12 @@ def _importance(
     key: str, settings: Mapping[str, Settings], values: Mapping[str, float], keys: Sequence[str]
 ) -> None:
     with st.spinner("Working out which settings matter"):
-        found = _importances(settings, values, keys)
-    st.text(visible(importance_words(found), 600))
-    if found:
+        ranked = _importances(settings, values, keys)
+    st.text(visible(importance_words(ranked), 600))
+    if ranked:
         figures.show(
-            drawn.importance_spec(found),
-            f"Importance of settings for {metric(key).name}: {importance_words(found)}",
+            drawn.importance_spec(ranked),
+            f"Importance of settings for {metric(key).name}: {importance_words(ranked)}",
             key="compare_importance",
         )
     st.caption(
@@ -166,7 +166,7 @@ def _importance(
 _importances = st.cache_data(max_entries=64, show_spinner=False)(importances)
 
 
-def settings(compared: Comparison) -> None:
+def settings(compared: ComparisonChoice) -> None:
     """The settings that differ; those that are equal are folded."""
     st.subheader("Settings that differ", anchor=False)
     changes = {run: queries.settings_changes(run) for run in compared.runs}
@@ -199,7 +199,7 @@ def _evaluated(run: RunReader) -> pd.DataFrame:
     return evaluated
 
 
-def evaluations(compared: Comparison) -> None:
+def evaluations(compared: ComparisonChoice) -> None:
     """The last evaluation of each run."""
     st.subheader("Evaluations", anchor=False)
     table = last_evaluations({run: _evaluated(run) for run in compared.runs})
@@ -215,7 +215,7 @@ def evaluations(compared: Comparison) -> None:
         )
 
 
-def tasks(compared: Comparison) -> None:
+def tasks(compared: ComparisonChoice) -> None:
     """Task by task: the share of a group's runs that solved it. Read when somebody opens it."""
     is_short = len(compared.runs) <= FEW_RUNS
     with st.expander(
@@ -225,7 +225,7 @@ def tasks(compared: Comparison) -> None:
             _same_tasks(compared)
 
 
-def _same_tasks(compared: Comparison) -> None:
+def _same_tasks(compared: ComparisonChoice) -> None:
     rows = {run: queries.table(run, TASKS) for run in compared.runs}
     has_keys = all(table["task_key"].notna().all() for table in rows.values())
     named = {

@@ -13,10 +13,10 @@ from echoscope.store.steer.steering import SteeringError
 from echoscope.text.amounts import counted, data_size
 
 from ..data import queries
-from ..data.foreign import Source
+from ..data.foreign import ForeignSource
 from ..escaping import visible
 from ..steer import importing
-from ..steer.importing import Import, ImportReport
+from ..steer.importing import Import, ImportProgress
 from ..web.settings import settings
 from ..words import plain
 from . import links
@@ -55,7 +55,7 @@ def fingerprint() -> tuple[object, ...]:
     return sources, importing.is_importing()
 
 
-def begin_given(sources: Sequence[Source], rows: Sequence[RunRow]) -> None:
+def begin_given(sources: Sequence[ForeignSource], rows: Sequence[RunRow]) -> None:
     """Import what the command line named: who types a path asks for it."""
     for source in sources:
         is_given = source.path in settings().sources and source.is_known
@@ -65,7 +65,7 @@ def begin_given(sources: Sequence[Source], rows: Sequence[RunRow]) -> None:
                 _start(source, row)
 
 
-def _source(source: Source, rows: Sequence[RunRow]) -> None:
+def _source(source: ForeignSource, rows: Sequence[RunRow]) -> None:
     key = hashlib.blake2b(str(source.path).encode("utf-8", "replace"), digest_size=8).hexdigest()
     with st.container(border=True, key=f"foreign_{key}", gap="small"):
         line = st.container(horizontal=True, vertical_alignment="center")
@@ -83,7 +83,7 @@ def _source(source: Source, rows: Sequence[RunRow]) -> None:
                 _outcome(report)
 
 
-def _outcome(report: ImportReport) -> None:
+def _outcome(report: ImportProgress) -> None:
     if report.problem:
         st.error(plain(report.problem, 1_000))
         return
@@ -92,11 +92,11 @@ def _outcome(report: ImportReport) -> None:
             st.text(visible(sentence, 500))
 
 
-def words_of(source: Source, row: RunRow | None) -> str:
+def words_of(source: ForeignSource, row: RunRow | None) -> str:
     """What a source is, and whether a run was made of it.
 
     >>> from pathlib import Path
-    >>> source = Source(path=Path("x"), has_rollouts=True, num_files=12, num_bytes=3_100_000)
+    >>> source = ForeignSource(path=Path("x"), has_rollouts=True, num_files=12, num_bytes=3_100_000)
     >>> words_of(source, None)
     'rollouts, 12 files, 3.1 MB, not imported yet'
     """
@@ -113,12 +113,12 @@ def words_of(source: Source, row: RunRow | None) -> str:
     return f"{' and '.join(kinds)}, {files}, {data_size(source.num_bytes)}, {state}"
 
 
-def _is_to_be_imported(source: Source, row: RunRow) -> bool:
+def _is_to_be_imported(source: ForeignSource, row: RunRow) -> bool:
     """Whether the import was stopped, or files were written since then."""
     return row.status not in ("finished", RUNNING) or source.newest > row.updated_at
 
 
-def _ways(source: Source, row: RunRow | None, key: str) -> None:
+def _ways(source: ForeignSource, row: RunRow | None, key: str) -> None:
     """A link to the run, and the button that makes it or brings it up to date."""
     if row is not None and not row.problem:
         links.link("Open the run", "live", run=row.run_id, step=None, trajectory=None, turn=None)
@@ -130,7 +130,7 @@ def _ways(source: Source, row: RunRow | None, key: str) -> None:
         st.rerun()
 
 
-def _start(source: Source, row: RunRow | None) -> None:
+def _start(source: ForeignSource, row: RunRow | None) -> None:
     root = settings().root
     name = importing.new_name(source, root) if row is None else row.run_id
     try:
@@ -139,7 +139,7 @@ def _start(source: Source, row: RunRow | None) -> None:
         st.error(plain(str(error), 400))
 
 
-def _progress(begun: Import, report: ImportReport, key: str) -> None:
+def _progress(begun: Import, report: ImportProgress, key: str) -> None:
     left, right = st.columns([8, 1], vertical_alignment="center")
     sentence = plain(f"Import into the run {begun.run_id}: {report.stage}", 300)
     left.progress(0.0 if report.share is None else report.share, text=sentence)

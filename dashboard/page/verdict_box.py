@@ -90,8 +90,8 @@ def apply_button(run_id: str, verdict: Verdict, *, is_live_page: bool) -> None:
 def _agreement_words(order: Mapping[str, Any]) -> str:
     """`Agree: rewind to checkpoint 20 with optim.lr=0.0001`; empty where nobody may steer."""
     changes = {key: value for key, value in order.items() if key != CHECKPOINT}
-    words = f"Agree: rewind to checkpoint {order[CHECKPOINT]} with "
-    return "" if settings().is_read_only else words + " ".join(override_words(changes))
+    order_text = f"Agree: rewind to checkpoint {order[CHECKPOINT]} with "
+    return "" if settings().is_read_only else order_text + " ".join(override_words(changes))
 
 
 def _button_words(run_id: str, action: Action) -> str:

@@ -18,7 +18,7 @@ from ..page import ui, url_state
 from ..page.url_state import MAX_TEXT
 from ..words import SPLITS
 from . import notes as notes_box
-from .listing import KEPT, NEWEST, ORDERS, SUCCESS, WORST, Asked, Listed, listed
+from .listing import KEPT, NEWEST, ORDERS, SUCCESS, WORST, Listed, ListRequest, listed
 
 STEP_PX, SPLIT_PX = 136, 128
 MAX_LABELLED = 600
@@ -111,7 +111,7 @@ def choose_list(run_id: str, notes: EpisodeNotes) -> Listed:
             )
         if label in labels:
             notes_box.export(run_id, label)
-    asked = Asked(
+    asked = ListRequest(
         step=step,
         split=split,
         success=success,
@@ -184,7 +184,7 @@ def title(run_id: str, answer: Listed) -> str:
 _SPLIT_STEPS = "SELECT DISTINCT step FROM trajectories WHERE split = $1 ORDER BY step"
 
 
-def why_empty(run_id: str, asked: Asked) -> str:
+def why_empty(run_id: str, asked: ListRequest) -> str:
     """Why nothing is listed; the nearest steps that have the split."""
     split = split_words(run_id, asked.split).lower()
     if asked.is_search or asked.success != "any" or asked.kept != "any":

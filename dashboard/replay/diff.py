@@ -30,7 +30,7 @@ STYLE = style_sheet(Path(__file__).parent / "look" / "difference.css")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """A part of a text."""
 
     text: str
@@ -39,7 +39,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Budget:
+class DiffBudget:
     """How much may still be compared word by word."""
 
     left: int = MAX_WORK
@@ -53,8 +53,8 @@ class Budget:
 
 
 def word_diff(
-    left: str, right: str, budget: Budget | None = None
-) -> tuple[list[Piece], list[Piece]]:
+    left: str, right: str, budget: DiffBudget | None = None
+) -> tuple[list[TextPiece], list[TextPiece]]:
     """Both texts in pieces, by the words that they share.
 
     What is equal at both ends is never looked at twice. Where the middles are too long for each
@@ -71,15 +71,15 @@ def word_diff(
     end = next((n for n in range(rest) if ours[-1 - n] != theirs[-1 - n]), rest)
     a, b = ours[start : len(ours) - end], theirs[start : len(theirs) - end]
     parts = [(True, ours[:start], theirs[:start])]
-    if (budget or Budget()).allows(len(a) * len(b)):
+    if (budget or DiffBudget()).allows(len(a) * len(b)):
         codes = SequenceMatcher(None, a, b).get_opcodes()
         parts += [(tag == "equal", a[a0:a1], b[b0:b1]) for tag, a0, a1, b0, b1 in codes]
     else:
         parts.append((False, a, b))
     parts.append((True, ours[len(ours) - end :], theirs[len(theirs) - end :]))
     return (
-        [Piece("".join(words), is_shared) for is_shared, words, _ in parts if words],
-        [Piece("".join(words), is_shared) for is_shared, _, words in parts if words],
+        [TextPiece("".join(tokens), is_shared) for is_shared, tokens, _ in parts if tokens],
+        [TextPiece("".join(tokens), is_shared) for is_shared, _, tokens in parts if tokens],
     )
 
 
@@ -97,7 +97,7 @@ def episodes_html(left: Trajectory, right: Trajectory, turn: int) -> str:
     Args:
         turn: The one that the address names.
     """
-    budget = Budget()
+    budget = DiffBudget()
     rows = []
     pairs = [*zip_longest(left.turns, right.turns)]
     for index, pair in enumerate(pairs[:MAX_TURNS]):
@@ -108,7 +108,7 @@ def episodes_html(left: Trajectory, right: Trajectory, turn: int) -> str:
     return "".join(rows)
 
 
-def _pair_html(a: Turn | None, b: Turn | None, budget: Budget) -> str:
+def _pair_html(a: Turn | None, b: Turn | None, budget: DiffBudget) -> str:
     turns = (a, b)
     lines = ["" if turn is None else turn_line(turn) for turn in turns]
     cells = _cell(lines[0], _BOTH) if lines[0] == lines[1] else "".join(map(_cell, lines))
@@ -123,11 +123,11 @@ def _cell(html: str, css: str = "") -> str:
     return f'<div class="{css}">{html}</div>'
 
 
-def _compared(texts: Sequence[str | None], css: str, budget: Budget) -> str:
+def _compared(texts: Sequence[str | None], css: str, budget: DiffBudget) -> str:
     """Two texts; None for that of an episode that had ended."""
-    shown = ["" if text is None else text[:MAX_CHARS] for text in texts]
-    alone = [[Piece(text, is_shared=True)] for text in shown]
-    sides = alone if None in texts else word_diff(shown[0], shown[1], budget)
+    cut_texts = ["" if text is None else text[:MAX_CHARS] for text in texts]
+    alone = [[TextPiece(text, is_shared=True)] for text in cut_texts]
+    sides = alone if None in texts else word_diff(cut_texts[0], cut_texts[1], budget)
     ended = '<div class="es-note">The episode has ended.</div>' if css == "es-reply" else ""
     boxes = [
         ended if text is None else _box(side, name, len(text) - MAX_CHARS)
@@ -138,7 +138,7 @@ def _compared(texts: Sequence[str | None], css: str, budget: Budget) -> str:
     return "".join(_cell(box, css) for box in boxes)
 
 
-def _box(pieces: Sequence[Piece], css: str, num_cut: int) -> str:
+def _box(pieces: Sequence[TextPiece], css: str, num_cut: int) -> str:
     """A text in pieces, and how many characters of it are not in them."""
     spans = []
     for piece in pieces:

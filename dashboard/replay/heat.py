@@ -46,7 +46,7 @@ class Heat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class HeatScale:
     """Neutral value and the distance from it that has the strongest colour."""
 
     neutral: float
@@ -172,12 +172,12 @@ def available(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> list
 
 def trajectory_scale(
     heat: Heat, trajectory: Trajectory, outcome: TrajectoryOutcome | None
-) -> Scale:
+) -> HeatScale:
     """One scale for all turns."""
     return scale_of(heat, [heat.read(turn, outcome) for turn in trajectory.turns])
 
 
-def scale_of(heat: Heat, values: Sequence[FloatArray64 | None]) -> Scale:
+def scale_of(heat: Heat, values: Sequence[FloatArray64 | None]) -> HeatScale:
     """The scale of a heat. The values only say which sides of it a legend needs.
 
     A heat without a fixed reach gets that of the values, and at least LEAST_REACH.
@@ -190,7 +190,7 @@ def scale_of(heat: Heat, values: Sequence[FloatArray64 | None]) -> Scale:
         sizes = sizes[sizes > 1e-12]
         typical = float(np.quantile(sizes, _TYPICAL_SHARE)) if sizes.size else 0.0
         reach = _round_up(max(typical, LEAST_REACH))
-    return Scale(
+    return HeatScale(
         neutral=heat.neutral,
         reach=reach,
         has_below=bool((distance < 0).any()),

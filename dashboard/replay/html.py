@@ -27,7 +27,7 @@ from ..words import NEVER_TRAINED, NONE, SPLITS, UNKNOWN, kept_word
 from . import tokens
 from .boards import board_html, picture_html
 from .frames import Card, Position, read_frame
-from .heat import HEATS, Heat, Scale, available, trajectory_scale
+from .heat import HEATS, Heat, HeatScale, available, trajectory_scale
 
 STYLE = style_sheet(Path(__file__).parent / "look" / "episode.css")
 HEAT_ORDER = ("information", "advantage", "entropy", "logprob")
@@ -332,8 +332,8 @@ def turn_boards(trajectory: Trajectory, index: int) -> str:
 
 
 def _figure(image: str, caption: str) -> str:
-    words = f"<figcaption>{caption}</figcaption>" if caption else ""
-    return f"<figure>{image}{words}</figure>"
+    caption_html = f"<figcaption>{caption}</figcaption>" if caption else ""
+    return f"<figure>{image}{caption_html}</figure>"
 
 
 def heading(text: str) -> str:
@@ -361,7 +361,7 @@ def ending_html(trajectory: Trajectory) -> str:
 def reply_html(
     turn: Turn,
     outcome: TrajectoryOutcome | None,
-    colours: tuple[Heat, Scale] | None,
+    colours: tuple[Heat, HeatScale] | None,
     pieces_of: Callable[[Sequence[int]], list[str] | None],
     *,
     hits: Sequence[str] = (),

@@ -87,7 +87,7 @@ FROM (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ListRequest:
     """What somebody wants to see listed."""
 
     step: int
@@ -139,14 +139,14 @@ class Asked:
 class Listed:
     """The answer."""
 
-    asked: Asked
+    asked: ListRequest
     rows: pd.DataFrame
     """COLUMNS, and of a search for text `turn` and `excerpt`."""
     num: int
     """Trajectories that match; more than rows where the list is cut."""
 
 
-def listed(run_id: str, asked: Asked) -> Listed:
+def listed(run_id: str, asked: ListRequest) -> Listed:
     """The trajectories that somebody asks for.
 
     Raises:

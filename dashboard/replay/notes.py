@@ -97,10 +97,10 @@ def editor(run_id: str, key: EpisodeKey, notes: EpisodeNotes) -> None:
         st.error(plain(problem, 400))
 
 
-def _keep_labels(run_id: str, key: EpisodeKey, shown: Sequence[str], widget: str) -> None:
+def _keep_labels(run_id: str, key: EpisodeKey, present: Sequence[str], widget: str) -> None:
     given = [label.strip() for label in st.session_state[widget]]
-    added = [label for label in given if label not in shown]
-    removed = [label for label in shown if label not in given]
+    added = [label for label in given if label not in present]
+    removed = [label for label in present if label not in given]
     _keep(
         run_id,
         key,

@@ -17,7 +17,7 @@ from ..page import url_state
 from ..page.url_state import choose, flag, number
 from . import diff, tokens
 from . import html as replay_html
-from .heat import HEATS, Heat, Scale, available, trajectory_scale
+from .heat import HEATS, Heat, HeatScale, available, trajectory_scale
 from .strip import ended
 
 PLAIN = "none"
@@ -164,7 +164,7 @@ def heat_choice(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> No
 
 def _colours(
     trajectory: Trajectory, outcome: TrajectoryOutcome | None
-) -> tuple[Heat, Scale] | None:
+) -> tuple[Heat, HeatScale] | None:
     """The chosen heat with its scale, whose legend is drawn; None where tokens have no colour."""
     heat = HEATS.get(url_state.text_param("heat"))
     if heat is None:

@@ -61,8 +61,8 @@ def groups(rows: pd.DataFrame, notes: EpisodeNotes) -> list[dict[str, Any]]:
     out = []
     for index, siblings in groupby(records, key=itemgetter("group_index")):
         members = [*siblings]
-        known = [bool(m["is_success"]) for m in members if not pd.isna(m["is_success"])]
-        solved = f": {sum(known)} of {len(known)} solved" if known else ""
+        successes = [bool(m["is_success"]) for m in members if not pd.isna(m["is_success"])]
+        solved = f": {sum(successes)} of {len(successes)} solved" if successes else ""
         cells = [_cell(row, notes) for row in members]
         out.append({"name": str(index), "about": f"Group {index}{solved}", "cells": cells})
     return out
@@ -73,9 +73,9 @@ def _cell(row: Mapping[Any, Any], notes: EpisodeNotes) -> tuple[str, str, str]:
     is_dropped = kept_word(row["kept"]) == "dropped"
     parts = [ended(row), *(["not trained on"] * is_dropped)]
     parts += [f"label {label}" for label in notes.of(row["attempt"], str(row["id"])).labels]
-    words = f"Group {row['group_index']}, sibling {row['sibling_index']}: {', '.join(parts)}"
+    about = f"Group {row['group_index']}, sibling {row['sibling_index']}: {', '.join(parts)}"
     css = _CSS[outcome_of(row["is_success"], str(row["stop_reason"]))]
-    return str(row["id"]), css + " es-hollow" * is_dropped, visible(words, 300)
+    return str(row["id"]), css + " es-hollow" * is_dropped, visible(about, 300)
 
 
 def ended(row: Mapping[Any, Any]) -> str:

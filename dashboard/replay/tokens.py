@@ -21,7 +21,7 @@ from echoscope.text.tool_calls import ToolFormat, find_calls
 
 from ..charts.theme import style_sheet
 from ..escaping import cut_note, escape_fragment, marked
-from .heat import LEVELS, Heat, Scale
+from .heat import LEVELS, Heat, HeatScale
 
 MAX_TOKENS, MAX_CHARS = 2_000, 20_000
 """Of a response that are shown; a trajectory can be downloaded as a whole."""
@@ -36,7 +36,7 @@ STYLE = style_sheet(Path(__file__).parent / "look" / "tokens.css")
 
 
 def level_class(level: int) -> str:
-    """The CSS class of a level of `Scale.levels`; empty for the neutral one."""
+    """The CSS class of a level of `HeatScale.levels`; empty for the neutral one."""
     return "" if level == 0 else f"es-{'p' if level > 0 else 'n'}{min(abs(level), LEVELS)}"
 
 
@@ -155,7 +155,7 @@ def heat_html(
     turn: Turn,
     heat: Heat,
     values: FloatArray64,
-    scale: Scale,
+    scale: HeatScale,
     *,
     pieces: Sequence[str] | None,
     size: int = MAX_TOKENS,
@@ -218,7 +218,7 @@ def _token_regions(turn: Turn, pieces: Sequence[str]) -> list[str]:
     return classes
 
 
-def legend_html(heat: Heat, scale: Scale) -> str:
+def legend_html(heat: Heat, scale: HeatScale) -> str:
     """Colours with their numbers, and what the number means; a `<div>`."""
     keys = "".join(
         f'<span class="es-key {level_class(level)}">{_tick(value, level)}</span>'

@@ -18,7 +18,7 @@ from echoscope.text.amounts import step_words
 from echoscope.text.sentences import capitalised
 
 from ..charts import theme
-from ..charts.curated import CHARTS, Chart, Line, drawable_key, eval_keys, plain_chart
+from ..charts.curated import CHARTS, Chart, ChartLine, drawable_key, eval_keys, plain_chart
 from ..charts.parts import Spec, Trace, scatter, whiskers
 from ..charts.run_figures import RunCharts
 from ..data.curves import Curve, describe
@@ -35,7 +35,7 @@ class ClaimChart:
 
     name: str
     spec: Spec
-    words: tuple[str, ...]
+    sentences: tuple[str, ...]
     """A sentence for each claim."""
     alt: str
 
@@ -45,24 +45,24 @@ def claim_charts(page: RunCharts, rows: Sequence[EvidenceRow]) -> list[ClaimChar
 
     A level that did not change proves nothing by itself: it has a chart only beside the success.
     """
-    solved = {SUCCESS, *eval_keys(page.known)}
+    solved = {SUCCESS, *eval_keys(page.keys)}
     of_success = [row for row in rows if row.metric in solved]
-    charts = [_claimed(page, CHARTS[0], of_success)] if solved & set(page.known) else []
+    charts = [_claimed(page, CHARTS[0], of_success)] if solved & set(page.keys) else []
     for row in rows:
         if row.metric in solved or not row.is_proof:
             continue
-        chart = _chart(row.metric, page.known)
+        chart = _chart(row.metric, page.keys)
         if chart is not None:
             charts.append(_claimed(page, chart, [row]))
     return [chart for chart in charts if chart is not None][:MAX_CHARTS]
 
 
-def _chart(key: str, known: Sequence[str]) -> Chart | None:
+def _chart(key: str, stored_keys: Sequence[str]) -> Chart | None:
     """The chart of one metric; None where the run does not store what it is made of."""
-    stored = drawable_key(key, known)
+    stored = drawable_key(key, stored_keys)
     if stored is None:
         return None
-    line = Line(key=stored, has_interval=f"{stored}_low" in known)
+    line = ChartLine(key=stored, has_interval=f"{stored}_low" in stored_keys)
     title = capitalised(metric(stored).in_sentence)
     if len(title) > _TITLE_CHARS:
         title = metric(stored).name
@@ -77,9 +77,9 @@ def _claimed(page: RunCharts, chart: Chart, rows: Sequence[EvidenceRow]) -> Clai
     for row in rows:
         curve = next((curve for curve in curves if curve.key == row.metric), curves[0])
         spec["data"] += [_level(level, curve) for level in row.levels if math.isfinite(level.value)]
-    sentences = tuple(row.words for row in rows)
+    sentences = tuple(row.sentence for row in rows)
     alt = f"{chart.title}. {describe(curves)}"
-    return ClaimChart(name=chart.name, spec=spec, words=sentences, alt=alt)
+    return ClaimChart(name=chart.name, spec=spec, sentences=sentences, alt=alt)
 
 
 def _level(level: Level, curve: Curve) -> Trace:

@@ -36,7 +36,7 @@ class EvidenceRow:
     """`before`, if there is one, and `after`, with their steps. An end that is not known is NaN."""
     where: str
     """The steps of both, and what the newer value rests on."""
-    words: str
+    sentence: str
     is_proof: bool
     """An alarm rests on it, or it changed: a level that stays is context."""
 
@@ -87,7 +87,7 @@ def _of_claim(claim: Change | Lost | Dip | Level, text: str | None) -> EvidenceR
         steps=((before or now).steps[0], now.steps[1]),
         levels=(now,) if before is None else (before, now),
         where=where,
-        words=text or f"{metric(now.metric).in_sentence}: {claim_words(claim)}",
+        sentence=text or f"{metric(now.metric).in_sentence}: {claim_words(claim)}",
         is_proof=text is not None or before is not None,
     )
 
@@ -136,6 +136,6 @@ def _of_evidence(evidence: Evidence) -> EvidenceRow:
         steps=evidence.steps,
         levels=(level(evidence.before, first, None), now) if has_before else (now,),
         where=where,
-        words=evidence.words,
+        sentence=evidence.words,
         is_proof=True,
     )

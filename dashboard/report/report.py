@@ -86,12 +86,12 @@ def make_report(path: Path, *, chosen: Sequence[str] = (), progress: Progress | 
     verdict = diagnose(run)
     info = run.info()
     figures = figures_of(run, verdict)
-    places, words = _telling(run, verdict)
+    examples, reason = _telling(run, verdict)
     say("charts")
     parts = [
         verdict_html.box(verdict),
         *_claims(figures, verdict),
-        *_examples(run, places, words),
+        *_examples(run, examples, reason),
         *_settings(run, verdict, figures),
         verdict_html.grounds(verdict),
         *_curves(figures),
@@ -99,7 +99,7 @@ def make_report(path: Path, *, chosen: Sequence[str] = (), progress: Progress | 
     say("alarms and commands")
     parts += _happened(run)
     say("trajectories")
-    names = tuple(dict.fromkeys(place.trajectory_id for place in places))
+    names = tuple(dict.fromkeys(example.trajectory_id for example in examples))
     parts += _trajectories(run, tuple(chosen) or names[:MAX_CHOSEN])
     rows = [
         {"setting": key, "value": _without_folders(setting_words(value))}
@@ -132,30 +132,30 @@ def _section(title: str, figures: Sequence[str]) -> list[str]:
     return [_heading(title), grid] if figures else []
 
 
-def _figure(picture: str, words: str = "", title: str = "") -> str:
+def _figure(picture: str, caption: str = "", title: str = "") -> str:
     head = f"<h3>{escape(title)}</h3>" if title else ""
-    return f"<figure>{head}{picture}<figcaption>{escape(words, 1000)}</figcaption></figure>"
+    return f"<figure>{head}{picture}<figcaption>{escape(caption, 1000)}</figcaption></figure>"
 
 
 def _claims(figures: RunFigures, verdict: Verdict) -> list[str]:
     """The charts that prove the verdict, each with what is claimed of it."""
     drawn = [
-        _figure(picture(chart.spec, chart.alt), capitalised("; ".join(chart.words)))
+        _figure(picture(chart.spec, chart.alt), capitalised("; ".join(chart.sentences)))
         for chart in claim_charts(figures, evidence_rows(verdict))
     ]
     return _section("What the verdict rests on", drawn)
 
 
-def _examples(run: RunReader, places: Sequence[Shown], words: str) -> list[str]:
+def _examples(run: RunReader, examples: Sequence[Shown], reason: str) -> list[str]:
     """Replies to different prompts side by side, which show the verdict."""
     drawn = []
-    for example in places[:EXAMPLES]:
+    for example in examples[:EXAMPLES]:
         turns = run.trajectory(example.trajectory_id).turns
         if example.turn < len(turns):
             title = f"Step {parse_trajectory_id(example.trajectory_id)[1]}, turn {example.turn}"
             html = example_html(turns[example.turn], example)
             drawn.append(_figure(html, capitalised(example.note), title))
-    return _section(capitalised(words or "examples"), drawn)
+    return _section(capitalised(reason or "examples"), drawn)
 
 
 def _settings(run: RunReader, verdict: Verdict, figures: RunFigures) -> list[str]:

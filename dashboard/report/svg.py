@@ -199,7 +199,7 @@ def _labels(
     axis: Mapping[str, Any], scale: _Scale, most: int, categories: Sequence[str]
 ) -> list[tuple[float, str]]:
     if categories:
-        return [(float(place), name) for place, name in enumerate(categories)]
+        return [(float(index), name) for index, name in enumerate(categories)]
     if axis.get("tickvals") is not None:
         given = zip(axis["tickvals"], axis["ticktext"], strict=True)
         return [(float(value), str(text)) for value, text in given]
@@ -246,11 +246,11 @@ def _whiskers(trace: Mapping[str, Any], x: _Scale, y: _Scale) -> Iterator[str]:
             continue
         lows, highs = along - _array(error["arrayminus"]), along + _array(error["array"])
         color, thick = attribute(str(error.get("color") or ACCENT)), error.get("thickness", 1)
-        for low, high, at in zip(lows, highs, across, strict=True):
-            if not all(map(math.isfinite, (low, high, at))):
+        for low, high, level in zip(lows, highs, across, strict=True):
+            if not all(map(math.isfinite, (low, high, level))):
                 continue
-            ends = (low, high) if name == "error_x" else (at, at)
-            heights = (at, at) if name == "error_x" else (low, high)
+            ends = (low, high) if name == "error_x" else (level, level)
+            heights = (level, level) if name == "error_x" else (low, high)
             path = _path(x(ends), y(heights))
             yield f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{thick}"/>'
 

@@ -61,8 +61,8 @@ def _chosen(rows: pd.DataFrame, rank: pd.Series[float], reason: str) -> tuple[Se
     return places, reason if places else ""
 
 
-def example_html(turn: Turn, place: Shown) -> str:
+def example_html(turn: Turn, example: Shown) -> str:
     """What the policy saw and wrote, cut short, with the text marked that proves the finding."""
-    marked = [turn.response[start:end] for start, end in place.spans]
+    marked = [turn.response[start:end] for start, end in example.spans]
     asked = text_box(cut(turn.observation, _ASKED_CHARS)[0])
     return f'<div class="es-asked">{asked}</div>{tokens.text_html(turn, _REPLY_CHARS, marked)}'

@@ -31,7 +31,7 @@ from .branching import (
     launches,
     settings_at,
 )
-from .question import Draft, line
+from .question import SteeringDraft, line
 
 MAX_LINES = 4_000
 MAX_STEPS = 1_000_000_000
@@ -63,8 +63,8 @@ def suggest(run_id: str, step: int | None, changes: Mapping[str, Any], reason: s
         config = settings_at(parent, checkpoint_step)
         st.session_state[_at_key(run_id)] = checkpoint_step
         steps = _steps_word(config, _last_step(config, checkpoint_step))
-        words = (*steps, *override_words(changes))
-        order = BranchOrder(parent=parent, checkpoint=checkpoint_step, settings=words)
+        settings_typed = (*steps, *override_words(changes))
+        order = BranchOrder(parent=parent, checkpoint=checkpoint_step, settings=settings_typed)
         check(order, settings().root, config, queries.info(run_id).live_knobs)
     except (SteeringError, Problem) as error:
         question.refuse("not started", str(error))
@@ -154,11 +154,11 @@ def _form(run_id: str, info: RunInfo) -> None:
         max_chars=MAX_LINES,
         placeholder="optim.lr=1e-4",
     )
-    words = (word.strip() for word in (lines or "").splitlines())
+    typed = (word.strip() for word in (lines or "").splitlines())
     order = BranchOrder(
         parent=queries.path_of(run_id),
         checkpoint=checkpoint_step,
-        settings=(*_steps_word(config, int(until)), *filter(None, words)),
+        settings=(*_steps_word(config, int(until)), *filter(None, typed)),
         name=(name or "").strip(),
     )
     try:
@@ -199,7 +199,7 @@ def _preview(config: Mapping[str, Any], order: BranchOrder) -> str:
 def _propose(run_id: str, order: BranchOrder, config: Mapping[str, Any], reason: str = "") -> None:
     """Ask for confirmation of an order that fits the run."""
     question.propose(
-        Draft(
+        SteeringDraft(
             run_id=run_id,
             question="**Start this branch?** It trains on this machine, beside other runs.",
             button="start the branch",
@@ -229,7 +229,7 @@ def answers(run_id: str) -> None:
     recent = [
         begun
         for begun in launches(queries.path_of(run_id))[:MAX_SHOWN]
-        if time.time() - begun.at < _SHOWN_S
+        if time.time() - begun.started < _SHOWN_S
     ]
     is_pending = any(begun.report().is_starting for begun in recent)
 
@@ -239,7 +239,7 @@ def answers(run_id: str) -> None:
         if is_pending and not any(report.is_starting for report in reports):
             st.rerun()  # all have answered: no beat any more
         for launched, report in zip(recent, reports, strict=True):
-            age = duration(time.time() - launched.at)
+            age = duration(time.time() - launched.started)
             who = f"{launched.order.author or 'somebody'}, {age} ago"
             if report.run_id:
                 with line("branched", "green", f"{who}: {report.run_id}"):

@@ -166,7 +166,7 @@ class Launch:
     order: BranchOrder
     root: Path
     log: Path
-    at: float
+    started: float
     """When, in seconds since the epoch."""
     process: subprocess.Popen[bytes]
 
@@ -209,7 +209,7 @@ def launch(order: BranchOrder, root: Path) -> Launch:
                 process = start_apart(arguments, output)
         except (OSError, ValueError) as error:
             raise SteeringError(f"the branch was not started: {error}") from error
-        started = Launch(order=order, root=root, log=log, at=time.time(), process=process)
+        started = Launch(order=order, root=root, log=log, started=time.time(), process=process)
         _launches.append(started)
     return started
 
@@ -274,11 +274,11 @@ def check(
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if is_number and isinstance(typed_value(text, _NUMBER), str):
                 raise SteeringError(f"{key} is {text!r}, but must be a number, as {value} is")
-        elif any(known.startswith(f"{key}.") for known in before):
+        elif any(setting.startswith(f"{key}.") for setting in before):
             continue  # a whole list, such as reward.shaping=[], that the run has by its entries
         elif key.split(".")[-2:-1] not in _FREE:
             section = key.rpartition(".")[0]
-            hint = did_you_mean(key, [known for known in before if known.startswith(section)])
+            hint = did_you_mean(key, [setting for setting in before if setting.startswith(section)])
             if hint:
                 raise SteeringError(f"{key} is not a setting of this run{hint}")
 

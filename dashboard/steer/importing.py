@@ -20,7 +20,7 @@ from echoscope.store.query.listing import RunRow
 from echoscope.store.steer.steering import SteeringError
 from echoscope.text.progress_lines import LINES, PROGRESS_VARIABLE, read_progress
 
-from ..data.foreign import Source
+from ..data.foreign import ForeignSource
 from .branching import last_lines, start_apart
 
 MAX_LIVE = 2
@@ -29,7 +29,7 @@ _UNFIT = re.compile(r"[^A-Za-z0-9._]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImportReport:
+class ImportProgress:
     """How an import stands. Texts come from files: hostile."""
 
     is_done: bool
@@ -52,20 +52,20 @@ class Import:
     """What it printed."""
     errors: IO[bytes]
 
-    def report(self) -> ImportReport:
+    def report(self) -> ImportProgress:
         """How it stands now."""
         status = self.process.poll()  # first: what it wrote last is then read
         lines = last_lines(self.errors)
         if status is None:
             stage, share = read_progress(lines) or ("starting", None)
-            return ImportReport(is_done=False, stage=stage, share=share)
+            return ImportProgress(is_done=False, stage=stage, share=share)
         if status == 0:  # its last sentence says what to type next
-            return ImportReport(is_done=True, sentences=tuple(last_lines(self.output)[:-1]))
+            return ImportProgress(is_done=True, sentences=tuple(last_lines(self.output)[:-1]))
         messages = [line for line in lines if read_progress([line]) is None]
         problem = messages[-1].removeprefix("error: ") if messages else f"exit code {status}"
         if status < 0:
             problem = "the import was stopped. Click Import to continue where it stopped."
-        return ImportReport(is_done=True, problem=problem[:2_000])
+        return ImportProgress(is_done=True, problem=problem[:2_000])
 
     def stop(self) -> None:
         """End it; importing the source again goes on."""
@@ -78,7 +78,7 @@ _imports: dict[Path, Import] = {}
 _lock = threading.Lock()
 
 
-def import_of(source: Source) -> Import | None:
+def import_of(source: ForeignSource) -> Import | None:
     """The import of a source that this dashboard started last."""
     return _imports.get(source.path)
 
@@ -88,16 +88,16 @@ def is_importing() -> bool:
     return any(begun.process.poll() is None for begun in list(_imports.values()))
 
 
-def run_of(source: Source, rows: Iterable[RunRow]) -> RunRow | None:
+def run_of(source: ForeignSource, rows: Iterable[RunRow]) -> RunRow | None:
     """The run that was made of a source; the newest if there are several."""
     path = source.path.resolve()
     return next((row for row in rows if row.source and Path(row.source).resolve() == path), None)
 
 
-def new_name(source: Source, root: Path) -> str:
+def new_name(source: ForeignSource, root: Path) -> str:
     """The folder under the root for the run of a source: named after it, and not there yet.
 
-    >>> new_name(Source(path=Path("/data/my run.jsonl")), Path("/nowhere"))
+    >>> new_name(ForeignSource(path=Path("/data/my run.jsonl")), Path("/nowhere"))
     'my-run'
     """
     name = _UNFIT.sub("-", run_name(source.path)).strip("-.")[:100] or "run"
@@ -107,7 +107,7 @@ def new_name(source: Source, root: Path) -> str:
     return next(free for free in names if not (root / free).exists())
 
 
-def start(source: Source, run_id: str, root: Path) -> Import:
+def start(source: ForeignSource, run_id: str, root: Path) -> Import:
     """Import a source into a run under the root, or add what is new in it.
 
     Raises:

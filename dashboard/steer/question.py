@@ -24,7 +24,7 @@ _AUTHOR, _REASON = "draft_author", "draft_reason"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Draft:
+class SteeringDraft:
     """What somebody is about to do to a run."""
 
     run_id: str
@@ -44,7 +44,7 @@ class Draft:
     """What becomes of the reason, in a few words."""
 
 
-def propose(draft: Draft) -> None:
+def propose(draft: SteeringDraft) -> None:
     """Ask for confirmation in the panel of the page Live, in place of any other draft."""
     drop()
     st.session_state[_DRAFT] = draft
@@ -70,7 +70,7 @@ def ask(run_id: str) -> None:
         failure, why = problem
         line(failure, "red", why)
     draft = st.session_state.get(_DRAFT)
-    if not isinstance(draft, Draft) or draft.run_id != run_id:
+    if not isinstance(draft, SteeringDraft) or draft.run_id != run_id:
         return
     with st.container(border=True, key="draft_question"):
         st.markdown(draft.question)
@@ -100,7 +100,7 @@ def ask(run_id: str) -> None:
         row.button("Cancel", key="draft_cancel", on_click=drop)
 
 
-def _confirm(draft: Draft) -> None:
+def _confirm(draft: SteeringDraft) -> None:
     """Do it, once. A click on the question before leaves the draft that stands now."""
     if st.session_state.get(_DRAFT) is not draft:
         return

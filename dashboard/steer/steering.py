@@ -40,7 +40,7 @@ from ..page.problems import Problem
 from ..web.settings import settings
 from ..words import Colour, plain, setting_words
 from . import branch_form, knobs, question
-from .question import Draft, line
+from .question import SteeringDraft, line
 
 _SENTENCES: Mapping[CommandAction, str] = {
     CommandAction.PAUSE: "Hold the run at the next step boundary; nothing is lost.",
@@ -98,7 +98,7 @@ def propose(
     """Ask for confirmation of a command, in the panel of the page Live."""
     values = dict(changes or {})
     question.propose(
-        Draft(
+        SteeringDraft(
             run_id=run_id,
             question=f"**{_title(action)}.** {_SENTENCES[action]}",
             button=_title(action).lower(),
@@ -192,8 +192,8 @@ def _buttons(run_id: str, now: Standing, obeyed: Sequence[CommandAction]) -> Non
             continue
         # Pause and Resume have one place of fixed size: while one takes over from the other, both
         # are on the page for a moment.
-        place = row.container(key="steering_hold", width=_BUTTON_PX) if action is hold else row
-        is_pressed = place.button(
+        container = row.container(key="steering_hold", width=_BUTTON_PX) if action is hold else row
+        is_pressed = container.button(
             _title(action),
             key=f"steer_{action.value}",
             help=_SENTENCES[action],

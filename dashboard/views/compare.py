@@ -22,7 +22,7 @@ from echoscope.dashboard.data.comparing.groups import (
 )
 from echoscope.dashboard.data.comparing.levels import (
     Gap,
-    Level,
+    GroupLevel,
     count_words,
     gap_between,
     gap_words,
@@ -48,7 +48,7 @@ from echoscope.dashboard.page import comparison, links, ui, url_state
 from echoscope.dashboard.page.comparison import (
     MAX_DRAWN,
     MAX_RUNS,
-    Comparison,
+    ComparisonChoice,
     table_height,
 )
 from echoscope.dashboard.page.problems import Problem
@@ -110,7 +110,7 @@ def _last_step(runs: Sequence[str]) -> int:
     return max(1, *(queries.info(run).last_step for run in runs))
 
 
-def _asked(runs: Sequence[str], head: DeltaGenerator) -> Comparison:
+def _asked(runs: Sequence[str], head: DeltaGenerator) -> ComparisonChoice:
     """The controls, and what they choose."""
     keys = sorted(set().union(*(queries.metric_keys(run) for run in runs)))
     settings = {run: settings_of(queries.info(run).config) for run in runs}
@@ -157,7 +157,7 @@ def _asked(runs: Sequence[str], head: DeltaGenerator) -> Comparison:
     last_step = _last_step(runs)
     with right:
         window = _window(runs, last_step)
-    return Comparison(
+    return ComparisonChoice(
         runs=tuple(runs),
         settings=settings,
         groups=groups,
@@ -171,7 +171,7 @@ def _asked(runs: Sequence[str], head: DeltaGenerator) -> Comparison:
     )
 
 
-def _tables(asked: Comparison) -> tuple[Mapping[str, pd.DataFrame], int]:
+def _tables(asked: ComparisonChoice) -> tuple[Mapping[str, pd.DataFrame], int]:
     """Run -> means of the metrics in ranges of steps as they are now; and how wide a range is."""
     width = bucket_width(_last_step(asked.runs))
     return {run: bucketed(run, asked.keys, width) for run in asked.runs}, width
@@ -204,7 +204,7 @@ def _group_by(settings: Mapping[str, Settings]) -> list[str]:
 # --- how far groups differ
 
 
-def _levels_of(compared: Comparison) -> dict[str, Level]:
+def _levels_of(compared: ComparisonChoice) -> dict[str, GroupLevel]:
     """Id of a group -> the level of its runs in the window."""
     tables, width = _tables(compared)
     return {
@@ -227,7 +227,7 @@ def _levels_of(compared: Comparison) -> dict[str, Level]:
     }
 
 
-def _levels(compared: Comparison) -> None:
+def _levels(compared: ComparisonChoice) -> None:
     """The sentence, and the table that is the legend as well."""
     groups, window = compared.groups, compared.window
     names = {group.id: group.name for group in groups}
@@ -276,20 +276,22 @@ def _window(runs: Sequence[str], last: int) -> tuple[int, int]:
     return int(chosen[0]), int(chosen[1])
 
 
-def _table(compared: Comparison, levels: Mapping[str, Level], gaps: Mapping[str, Gap]) -> None:
+def _table(
+    compared: ComparisonChoice, levels: Mapping[str, GroupLevel], gaps: Mapping[str, Gap]
+) -> None:
     """A row a group: colour, name, level, how far it is from the baseline; hide and solo."""
     groups, colors = compared.groups, compared.colors
     ids = [group.id for group in groups]
     is_drawn = [group.id in colors for group in groups]
     rows = pd.DataFrame(
         {
-            "color": ["\u2501\u2501" if at else "" for at in is_drawn],
+            "color": ["\u2501\u2501" if is_on else "" for is_on in is_drawn],
             "group": [visible(group.name, 160) for group in groups],
             "level": [level_words(levels[of]) for of in ids],
             "gap": [gap_words(gaps[of]) if of in gaps else "baseline" for of in ids],
             "n": [count_words(levels[of]) for of in ids],
-            "hide": ["Hide" if at else "Show" for at in is_drawn],
-            "solo": ["Solo" if len(colors) > 1 or not at else "All" for at in is_drawn],
+            "hide": ["Hide" if is_on else "Show" for is_on in is_drawn],
+            "solo": ["Solo" if len(colors) > 1 or not is_on else "All" for is_on in is_drawn],
         }
     )
 
@@ -333,7 +335,7 @@ def _table(compared: Comparison, levels: Mapping[str, Level], gaps: Mapping[str,
 # --- curves
 
 
-def _curves(compared: Comparison) -> None:
+def _curves(compared: ComparisonChoice) -> None:
     axes = {
         run: step_axis(queries.step_table(run), compared.axis)
         for group in compared.shown

@@ -134,12 +134,12 @@ def _comparison(run_id: str, cure: Cure, *, may_choose: bool) -> None:
             links.link("Open that run", "live", run=chosen.run_id)
     for row in table(path, cure, stand_of):
         label = _label(row["number"], row["settings"])
-        place = _treatment(row, cure_colors([*stands]).get(label, ""))
+        box = _treatment(row, cure_colors([*stands]).get(label, ""))
         if not row["number"]:
             continue
         arm = cure.arms[row["number"] - 1]
         may_go_on = may_choose and chosen is None and arm.run_id and ui.exists(arm.run_id)
-        if may_go_on and place.button(
+        if may_go_on and box.button(
             f"Go on with {row['number']}", key=f"cure_promote_{row['number']}"
         ):
             _do(partial(curing.promote, path, arm.run_id, author=question.asker()))

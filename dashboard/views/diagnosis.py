@@ -93,7 +93,7 @@ def _row_of_claims(
             alt, key = visible(chart.alt, 600), f"claim_{chart.name}"
             figures.show(chart.spec, alt, key=key, revision=f"{run_id} {upto}")
             if has_words:
-                st.caption(plain(capitalised("; ".join(chart.words)), 400))
+                st.caption(plain(capitalised("; ".join(chart.sentences)), 400))
 
 
 def settings_line(run_id: str, verdict: Verdict) -> None:
@@ -105,7 +105,7 @@ def settings_line(run_id: str, verdict: Verdict) -> None:
     if figure is None:
         return
     st.subheader("What was set, and when", anchor=False)
-    alt = "; ".join(f"{key}: {', then '.join(v.words for v in held[key])}" for key in held)
+    alt = "; ".join(f"{key}: {', then '.join(v.text for v in held[key])}" for key in held)
     figures.show(figure, visible(alt, 600), key="timeline", revision=run_id)
     st.caption(TIMELINE_HELP)
 
@@ -120,11 +120,11 @@ def examples(run_id: str, verdict: Verdict) -> None:
             "be seen without the text."
         )
     with_text = [step for step in steps if step <= last]
-    places, words = telling(verdict, queries.listing(run_id, with_text[-1] if with_text else last))
+    places, reason = telling(verdict, queries.listing(run_id, with_text[-1] if with_text else last))
     if not places:
         return
-    if words:
-        st.caption(f"{capitalised(words)}, step {step_of(places[0])}")
+    if reason:
+        st.caption(f"{capitalised(reason)}, step {step_of(places[0])}")
     st.html(tokens.STYLE + replay_html.STYLE + STYLE)
     columns = st.container(key="examples").columns(EXAMPLES, gap="medium")
     for column, example in zip(columns, places, strict=False):

@@ -17,7 +17,7 @@ from echoscope.dashboard.data.evaluations import (
     APART,
     BEST,
     UNKNOWN,
-    Group,
+    EvaluationGroup,
     Played,
     Ranked,
     StoredEvaluations,
@@ -131,7 +131,7 @@ def _all() -> None:
     _rest(evaluations)
 
 
-def _group(group: Group, evaluations: StoredEvaluations, number: int) -> None:
+def _group(group: EvaluationGroup, evaluations: StoredEvaluations, number: int) -> None:
     tag, env_id = group.world
     world = tag if tag == env_id or not env_id else f"{tag} ({env_id})"
     seeds = f", seed {', '.join(map(str, group.seeds))}" if group.seeds else ""
@@ -155,7 +155,7 @@ def _group(group: Group, evaluations: StoredEvaluations, number: int) -> None:
             _unfinished(evaluations.rows[row.played.run_id], row.played)
 
 
-def summary(group: Group) -> str:
+def summary(group: EvaluationGroup) -> str:
     """Which is best, and which cannot be told apart from it. Hostile."""
     best, *others = group.rows
     success = best.here.table.success
@@ -183,25 +183,25 @@ def _named(rows: Sequence[Ranked]) -> str:
     return listed([f"{row.played.name} ({row.played.run_id})" for row in rows], MAX_NAMED)
 
 
-def _ks(group: Group) -> list[int]:
+def _ks(group: EvaluationGroup) -> list[int]:
     return shown_ks(max((max(r.here.table.pass_at, default=1) for r in group.rows), default=1))
 
 
-def _rates_of(group: Group) -> list[str]:
+def _rates_of(group: EvaluationGroup) -> list[str]:
     return [f"{name}{k}" for name in ("pass@", "pass^") for k in _ks(group)]
 
 
-def table(group: Group) -> pd.DataFrame:
+def table(group: EvaluationGroup) -> pd.DataFrame:
     """A row an evaluation, the best first; columns in which no row has anything are left out."""
     ks = _ks(group)
     cells = []
-    for place, row in enumerate(group.rows, 1):
+    for rank, row in enumerate(group.rows, 1):
         found_here, played = row.here.table, row.played
         rates = {f"pass@{k}": found_here.pass_at.get(k) for k in ks}
         rates |= {f"pass^{k}": found_here.pass_all.get(k) for k in ks}
         cells.append(
             {
-                "place": place,
+                "place": rank,
                 "who": visible(played.name, 120),
                 "success": found_here.success.as_rate(),
                 "difference": difference_words(row),
@@ -222,7 +222,7 @@ def table(group: Group) -> pd.DataFrame:
     return frame.drop(columns=left_out)
 
 
-def _replay(played: Played, group: Group) -> str:
+def _replay(played: Played, group: EvaluationGroup) -> str:
     """Where the episodes of this world can be read."""
     where = f"tag = {quote(group.world[0])}" if len(played.worlds) > 1 else None
     return links.url("replay", run=played.run_id, where=where)
@@ -237,8 +237,8 @@ def difference_words(row: Ranked) -> str:
     value, low, high = (
         100 * number for number in (row.difference.value, row.difference.low, row.difference.high)
     )
-    words = f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
-    return f"{words}, not told apart" if row.standing == ALIKE else f"{words}, lower"
+    difference = f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
+    return f"{difference}, not told apart" if row.standing == ALIKE else f"{difference}, lower"
 
 
 def _unfinished(row: RunRow, played: Played) -> None:
@@ -246,8 +246,8 @@ def _unfinished(row: RunRow, played: Played) -> None:
     now = time.time()
     status = row_status(row, RunDetails(), now).words(now)
     may = " Short episodes end first, so its numbers may change." if played.num_played else ""
-    words = f"{row.run_id} is not complete: {played.progress} episodes were played, {status}.{may}"
-    st.text(visible(words, 400))
+    line = f"{row.run_id} is not complete: {played.progress} episodes were played, {status}.{may}"
+    st.text(visible(line, 400))
     command = resume_command(row.status, row.path)
     if command:
         ui.command(command)

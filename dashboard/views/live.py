@@ -141,7 +141,7 @@ def draw_charts(run_id: str) -> None:
 
     def sections(controls: Controls) -> None:
         page = snapshot(controls)
-        metric_sections.draw(page.known, lambda keys: live_charts.plain(page, keys))
+        metric_sections.draw(page.keys, lambda keys: live_charts.plain(page, keys))
 
     @st.fragment(key="charts")
     def both() -> None:

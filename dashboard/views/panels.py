@@ -178,11 +178,11 @@ def _of_several(panel: Panel, runs: Sequence[str], look: Controls) -> tuple[Spec
             curves.append(replace(curve, steps=positions, color=color, name=name))
     curves = [curve for curve in curves if curve.has_values]
     options, axis = replace(look, has_legend=False), drawn_axis(axes, look.axis)
-    shown = curves[: drawn.MAX_CURVES]
-    return line_spec(shown, axis, options=options, title=_title(panel), help=chart.help), curves
+    first = curves[: drawn.MAX_CURVES]
+    return line_spec(first, axis, options=options, title=_title(panel), help=chart.help), curves
 
 
-def _query(panel: Panel, runs: Sequence[str], place: str) -> None:
+def _query(panel: Panel, runs: Sequence[str], key: str) -> None:
     """The answer to a query: lines where all columns are numbers, else a table."""
     answers = {}
     with st.spinner("Running query"):
@@ -192,7 +192,7 @@ def _query(panel: Panel, runs: Sequence[str], place: str) -> None:
     title = _title(panel)
     spec = drawn.answer_spec(frames, height=panel.height, log_y=panel.log, title=title)
     if spec is not None:
-        figures.show(spec, title, key=place, revision=f"{panel} {runs}")
+        figures.show(spec, title, key=key, revision=f"{panel} {runs}")
     else:
         st.markdown(f"**{plain(title)}**")
         tables = {run: sql_box.shown_frame(answer.table) for run, answer in answers.items()}

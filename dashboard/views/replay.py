@@ -263,7 +263,7 @@ def _trajectory(run_id: str, trajectory_id: str, answer: Listed, noted: EpisodeN
         with st.popover("Labels", key="replay_notes"):
             notes.editor(run_id, key, noted)
         with st.popover("Details", key="replay_details"):
-            keys = "".join(f"<span><b>{escape(k)}</b> {escape(words)}</span>" for k, words in KEYS)
+            keys = "".join(f"<span><b>{escape(k)}</b> {escape(does)}</span>" for k, does in KEYS)
             st.html(f'<div class="es-facts es-keys">{keys}</div>')
             panels.details(run_id, trajectory, outcome, chosen)
     if is_comparing and other is None:
@@ -313,7 +313,7 @@ def _compare_button(is_comparing: bool) -> None:
 
 def _buttons(trajectory_id: str, ids: Sequence[str], turn: int, num_turns: int) -> None:
     """Previous and next, with their keys."""
-    place = ids.index(trajectory_id) if trajectory_id in ids else -1
+    index = ids.index(trajectory_id) if trajectory_id in ids else -1
 
     def episode(n: int) -> dict[str, object] | None:
         return {"trajectory": ids[n], **_FIRST_SIGHT} if 0 <= n < len(ids) else None
@@ -322,8 +322,8 @@ def _buttons(trajectory_id: str, ids: Sequence[str], turn: int, num_turns: int) 
         return {"trajectory": trajectory_id, "turn": n} if 0 <= n < num_turns else None
 
     for label, key, icon, target in (
-        ("Previous episode", "k", "arrow_upward", episode(place - 1)),
-        ("Next episode", "j", "arrow_downward", episode(place + 1)),
+        ("Previous episode", "k", "arrow_upward", episode(index - 1)),
+        ("Next episode", "j", "arrow_downward", episode(index + 1)),
         ("Previous turn", "p", "chevron_left", turn_of_this(turn - 1)),
         ("Next turn", "n", "chevron_right", turn_of_this(turn + 1)),
     ):

@@ -12,7 +12,7 @@ from echoscope.dashboard.charts.compare import PALETTE, colors
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.run_table.condition import is_condition, parsed_condition
 from echoscope.dashboard.data.run_table.facts import MOST_WAITED_FOR, Urgency
-from echoscope.dashboard.data.run_table.groups import Group, grouped, ordered
+from echoscope.dashboard.data.run_table.groups import TableGroup, grouped, ordered
 from echoscope.dashboard.data.run_table.root import RootRuns, root_runs
 from echoscope.dashboard.data.run_table.table import OF_VERDICTS, RunsTable
 from echoscope.dashboard.escaping import visible
@@ -21,7 +21,7 @@ from echoscope.dashboard.page import foreign_box, links, ui
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.page.run_table import actions, controls, curves, state
 from echoscope.dashboard.page.run_table import table as run_table
-from echoscope.dashboard.page.run_table.table import Line
+from echoscope.dashboard.page.run_table.table import TableLine
 from echoscope.dashboard.page.url_state import go
 from echoscope.dashboard.steer import importing
 from echoscope.dashboard.web.settings import settings
@@ -137,7 +137,7 @@ def _list(runs: RootRuns) -> bool:
     return num_coming > 0
 
 
-def _judge(runs: RootRuns, table: RunsTable, asked: state.Asked) -> int:
+def _judge(runs: RootRuns, table: RunsTable, asked: state.TableRequest) -> int:
     """Have all runs judged where the order, the groups or the filter need it; how many are not."""
     names = {asked.order.removeprefix("-"), *asked.groups}
     if is_condition(asked.filter):
@@ -173,10 +173,12 @@ def _page(num_lines: int) -> tuple[int, int]:
     return min(max(int(text) if text.isdecimal() and len(text) < 9 else 1, 1), num_pages), num_pages
 
 
-def _lines(table: RunsTable, hits: Sequence[int], asked: state.Asked) -> tuple[Sequence[Line], int]:
+def _lines(
+    table: RunsTable, hits: Sequence[int], asked: state.TableRequest
+) -> tuple[Sequence[TableLine], int]:
     """The lines of the page that the address names; and the runs or groups of all pages."""
     ranked = table.sorted(hits, asked.order)
-    groups: list[Group] = []
+    groups: list[TableGroup] = []
     if asked.groups:
         # A run that is still to be read belongs to a group that nobody knows.
         ranked = [n for n in ranked if table.facts[n] is not None]
@@ -189,14 +191,14 @@ def _lines(table: RunsTable, hits: Sequence[int], asked: state.Asked) -> tuple[S
     return _run_lines(table, ranked[part]), count
 
 
-def _run_lines(table: RunsTable, places: Sequence[int]) -> list[Line]:
+def _run_lines(table: RunsTable, places: Sequence[int]) -> list[TableLine]:
     # An evaluation has no curve. Of two runs with one colour the older one keeps it, in any order.
     rows = [table.rows[n] for n in places]
     drawn = {row.run_id for row in rows if row.origin is not Origin.EVALUATED}
     by_age = [row.run_id for row in sorted(table.rows, key=lambda row: row.created_at)]
     of_run = colors(by_age, [name for name in by_age if name in drawn], PALETTE)
     return [
-        Line(
+        TableLine(
             kind="run",
             digest=state.digest_of(row.run_id),
             name=row.run_id,
@@ -207,7 +209,9 @@ def _run_lines(table: RunsTable, places: Sequence[int]) -> list[Line]:
     ]
 
 
-def _group_lines(table: RunsTable, groups: Sequence[Group], asked: state.Asked) -> list[Line]:
+def _group_lines(
+    table: RunsTable, groups: Sequence[TableGroup], asked: state.TableRequest
+) -> list[TableLine]:
     """Groups, each with its runs below where it is open."""
     of_all = grouped(table, range(len(table.rows)), asked.groups)
     digests = sorted(group.digest for group in of_all)
@@ -216,7 +220,7 @@ def _group_lines(table: RunsTable, groups: Sequence[Group], asked: state.Asked) 
     for group in groups:
         is_open = group.digest in asked.open_groups
         lines.append(
-            Line(
+            TableLine(
                 kind="group",
                 digest=group.digest,
                 name=group.name,
@@ -228,7 +232,7 @@ def _group_lines(table: RunsTable, groups: Sequence[Group], asked: state.Asked) 
         for n in group.members[:MAX_OPENED] if is_open else ():
             run_id = table.rows[n].run_id
             lines.append(
-                Line(kind="member", digest=state.digest_of(run_id), name=run_id, rows=(n,))
+                TableLine(kind="member", digest=state.digest_of(run_id), name=run_id, rows=(n,))
             )
     return lines
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import streamlit as st
 
 from echoscope.dashboard.charts import live as live_charts
-from echoscope.dashboard.charts.curated import Line, plain_chart
+from echoscope.dashboard.charts.curated import ChartLine, plain_chart
 from echoscope.dashboard.charts.system import phase_colors, shares_spec
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.curves import describe
@@ -85,11 +85,13 @@ def _words(title: str, shares: Shares) -> str:
 def _gpus(run_id: str) -> None:
     """One chart for each thing that GPUs tell, with a line a GPU."""
     page = live_charts.snapshot(run_id)
-    of: dict[str, list[Line]] = {}
-    for key in page.known:
+    of: dict[str, list[ChartLine]] = {}
+    for key in page.keys:
         match = _GPU.fullmatch(key)
         if match is not None:
-            of.setdefault(match["what"], []).append(Line(key=key, name=f"GPU {match['number']}"))
+            of.setdefault(match["what"], []).append(
+                ChartLine(key=key, name=f"GPU {match['number']}")
+            )
     if not of:
         return
     charts = [
@@ -119,14 +121,14 @@ def _machine(run_id: str) -> None:
     live_charts.plain(page, keys)
 
 
-def _keys(known: Sequence[str]) -> list[str]:
+def _keys(stored: Sequence[str]) -> list[str]:
     """Of the machine first, as the catalogue lists them, then speed, then waiting."""
-    places = {key: place for place, key in enumerate(LISTED)}
-    listed = [key for prefix in PREFIXES for key in known if key.startswith(prefix)]
+    ranks = {key: rank for rank, key in enumerate(LISTED)}
+    listed = [key for prefix in PREFIXES for key in stored if key.startswith(prefix)]
     machine = [k for k in listed if k.startswith(PREFIXES[0]) and not _GPU.fullmatch(k)]
-    machine.sort(key=lambda key: places.get(metric(key).key, len(places)))
+    machine.sort(key=lambda key: ranks.get(metric(key).key, len(ranks)))
     others = [key for key in listed if not key.startswith(PREFIXES[0])]
-    return [*machine, *(key for key in SPEED if key in known), *others]
+    return [*machine, *(key for key in SPEED if key in stored), *others]
 
 
 ui.run_frame("System", draw)

@@ -60,7 +60,7 @@ class ExposureError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class AccessPolicy:
     """What a server was started with."""
 
     address: str
@@ -93,7 +93,7 @@ def require_safe(address: str, password: str, *, is_read_only: bool) -> None:
         )
 
 
-def is_known_host(policy: Policy, host: str) -> bool:
+def is_known_host(policy: AccessPolicy, host: str) -> bool:
     """Whether a `Host` header names this server.
 
     On loopback only loopback names do. Elsewhere any literal address does, too, which no foreign
@@ -117,7 +117,7 @@ def is_known_host(policy: Policy, host: str) -> bool:
     return True
 
 
-def refusal(policy: Policy, scope: Scope) -> str:
+def refusal(policy: AccessPolicy, scope: Scope) -> str:
     """Why a request is not answered at all, in one sentence; empty if it may pass."""
     headers = Headers(scope=scope)
     hosts = headers.getlist("host")
@@ -196,7 +196,7 @@ class LoginLimit:
         """The allowance of a client, and its name there.
 
         Args:
-            browser: `Sessions.holder` of its cookie; empty for none.
+            browser: `LoginSessions.holder` of its cookie; empty for none.
         """
         if browser:
             return self._known, f"browser {browser}"
@@ -211,7 +211,7 @@ class LoginLimit:
             self._addresses.popitem(last=False)
 
 
-class Sessions:
+class LoginSessions:
     """Signed cookies of one process: `expiry.nonce.signature`."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -240,11 +240,11 @@ class Gate:
     """ASGI middleware that applies a policy."""
 
     def __init__(
-        self, app: ASGIApp, policy: Policy, clock: Callable[[], float] = time.time
+        self, app: ASGIApp, policy: AccessPolicy, clock: Callable[[], float] = time.time
     ) -> None:
         self._app = app
         self._policy = policy
-        self._sessions = Sessions(clock)
+        self._sessions = LoginSessions(clock)
         self._limit = LoginLimit()
         self._login_page = partial(login_page, has_password=bool(policy.password))
         # Browsers keep cookies by host alone: two dashboards on one machine must not collide.
@@ -396,7 +396,7 @@ def _local(target: str) -> str:
     return target if is_local and len(target) < 2_000 else "/"
 
 
-def security_headers(policy: Policy, host: str) -> Mapping[str, str]:
+def security_headers(policy: AccessPolicy, host: str) -> Mapping[str, str]:
     """Headers of every answer to a request for `host`, which was checked."""
     return {
         "content-security-policy": content_policy(policy.script_hashes, host),

@@ -30,8 +30,8 @@ from ..page.problems import Problem
 from .gate import (
     PASSWORD_VARIABLE,
     TOKEN_PARAM,
+    AccessPolicy,
     Gate,
-    Policy,
     inline_script_hashes,
     require_safe,
 )
@@ -110,7 +110,7 @@ class Listening:
         return f"{self.url}{path}?{query}" if query else self.url + path.rstrip("/")
 
 
-def configure_streamlit(policy: Policy) -> None:
+def configure_streamlit(policy: AccessPolicy) -> None:
     """Everything that Streamlit reads from its configuration."""
     from streamlit import config
 
@@ -121,7 +121,7 @@ def configure_streamlit(policy: Policy) -> None:
     config.set_option("server.port", policy.port)
 
 
-def make_app(settings: DashboardSettings, policy: Policy) -> Any:
+def make_app(settings: DashboardSettings, policy: AccessPolicy) -> Any:
     """The ASGI application for one root of runs."""
     import streamlit
     from starlette.middleware import Middleware
@@ -183,7 +183,7 @@ def serve(
     with opened:
         actual = opened.getsockname()[1]
         token = secrets.token_urlsafe(24) if has_token and not password else ""
-        policy = Policy(address=address, port=actual, password=password, token=token)
+        policy = AccessPolicy(address=address, port=actual, password=password, token=token)
         app = make_app(settings, policy)
         host = host_in_url("127.0.0.1" if address == "localhost" else address)
         where = Listening(url=f"http://{host}:{actual}", token=token)
@@ -233,7 +233,7 @@ async def _serve(
 
     from .slow_requests import PatientProtocol
 
-    class Server(uvicorn.Server):
+    class DashboardServer(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             _warm_up()
             await super().startup(sockets)
@@ -260,4 +260,4 @@ async def _serve(
         ws_per_message_deflate=is_compressed,
         timeout_graceful_shutdown=2,
     )
-    await Server(config).serve(sockets=[opened])
+    await DashboardServer(config).serve(sockets=[opened])

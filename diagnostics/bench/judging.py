@@ -50,7 +50,7 @@ class RuleCalls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedRun:
     """What the diagnosis said about one labelled run."""
 
     run: LabelledRun
@@ -151,7 +151,7 @@ def _kind_of_metric(name: str) -> str:
 
 def judge(
     run: LabelledRun, *, rows: Rows | None = None, channels: Sequence[ChannelSpec] = CHANNELS
-) -> Judged:
+) -> JudgedRun:
     """The diagnosis of a run, which sees its metrics and not its label.
 
     Args:
@@ -174,7 +174,7 @@ def judge(
         statements += _said(diagnosis, step)
     verdict = diagnosis.verdict()
     onset = verdict.onset_step
-    return Judged(
+    return JudgedRun(
         run=run,
         state=verdict.state,
         kinds=verdict.kinds,

@@ -17,7 +17,7 @@ from .baselines import BaselineResult, baselines, measure
 from .cures.kinds import HERE as CURES
 from .detectors.entry import Alert
 from .harness import SMALL_RUNS, LabelledRun, load_curves
-from .judging import Judged, Said, calibrated, counted_by_kinds, judge, said_with_less
+from .judging import JudgedRun, Said, calibrated, counted_by_kinds, judge, said_with_less
 from .scores import Scores, score
 from .synthetic_runs import COLLAPSES, HEALTHY, make
 
@@ -53,7 +53,7 @@ class BenchReport:
     """A set of runs, judged."""
 
     name: str
-    results: tuple[Judged, ...]
+    results: tuple[JudgedRun, ...]
     verdict: Scores
     num_kind_right: int
     by_label: Mapping[str, KindScores]
@@ -120,7 +120,7 @@ def report(
 
 def report_of(
     name: str,
-    results: Sequence[Judged],
+    results: Sequence[JudgedRun],
     *,
     beside: bool = True,
     detectors: Mapping[str, Alert] | None = None,
@@ -161,7 +161,7 @@ def report_of(
     )
 
 
-def _of_label(results: Sequence[Judged]) -> KindScores:
+def _of_label(results: Sequence[JudgedRun]) -> KindScores:
     return KindScores(
         num_runs=len(results),
         critical=score([result.critical for result in results]),

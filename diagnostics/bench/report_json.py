@@ -10,7 +10,7 @@ from echoscope.text.strict_json import finite_or_none
 from ..judge.alarms import RULE_ORDER
 from .baselines import BaselineResult
 from .harness import KINDS
-from .judging import Judged
+from .judging import JudgedRun
 from .report import TARGET_DETECTION, TARGET_FALSE_PER_1000, BenchReport, KindScores
 from .scores import Scores, score
 
@@ -82,7 +82,7 @@ def _kind_json(scores: KindScores) -> dict[str, Any]:
     }
 
 
-def _rule_json(rule: str, results: Sequence[Judged]) -> dict[str, Any]:
+def _rule_json(rule: str, results: Sequence[JudgedRun]) -> dict[str, Any]:
     """What one rule said: in collapses of the kind that it names, and over all runs."""
     said = [result.rules[rule] for result in results]
     named = (r for r in results if r.run.is_collapsed and KINDS.get(r.run.label) == rule)
@@ -109,7 +109,7 @@ def _baseline_json(result: BaselineResult) -> dict[str, Any]:
     }
 
 
-def _run_json(result: Judged) -> dict[str, Any]:
+def _run_json(result: JudgedRun) -> dict[str, Any]:
     run = result.run
     return {
         "name": run.name,

@@ -10,7 +10,7 @@ from .scores import Scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class TextTable:
     """A table: its head, and rows of as many cells."""
 
     head: tuple[str, ...]
@@ -21,7 +21,7 @@ class Grid:
         return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def by_label(report: BenchReport) -> Grid:
+def by_label(report: BenchReport) -> TextTable:
     """What was called in time, kind by kind."""
     rows = []
     for label, entry in report.by_label.items():
@@ -42,10 +42,10 @@ def by_label(report: BenchReport) -> Grid:
         )
     head = ("label", "runs", "called in time", "kind right", "lead", "onset error",
             "false critical", "watched", "critical")  # fmt: skip
-    return Grid(head=head, rows=tuple(rows))
+    return TextTable(head=head, rows=tuple(rows))
 
 
-def beside(report: BenchReport) -> Grid:
+def beside(report: BenchReport) -> TextTable:
     """Other alerts on the same runs: as people use them, and at no more false alarms than ours."""
     ours = report.verdict
     rows = [("Echoscope, critical", "", *_cells(ours), "", "", "", "")]
@@ -65,7 +65,7 @@ def beside(report: BenchReport) -> Grid:
         )
     head = ("beside it", "threshold", "called in time", "lead", "onset error", "false / 1,000",
             "matched: threshold", "called in time", "lead", "false / 1,000")  # fmt: skip
-    return Grid(head=head, rows=tuple(rows))
+    return TextTable(head=head, rows=tuple(rows))
 
 
 def _cells(scores: Scores) -> tuple[str, str, str, str]:

@@ -67,7 +67,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CountedEpisode:
     """What is counted of one episode."""
 
     tag: str
@@ -119,7 +119,7 @@ class WorldTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class SuccessDifference:
     """Success of one evaluation minus that of another, on the tasks that both played."""
 
     tag: str
@@ -132,12 +132,12 @@ class Difference:
     """First minus second."""
 
 
-def outcome_of(trajectory: Trajectory) -> Outcome:
+def outcome_of(trajectory: Trajectory) -> CountedEpisode:
     """What counts of a trajectory."""
     turns = trajectory.turns
     num_turns = len(turns) or math.nan
     has_cost = any(COST in turn.info for turn in turns)
-    return Outcome(
+    return CountedEpisode(
         tag=trajectory.tag,
         env_id=trajectory.env_id,
         task=task_name(trajectory.task_key, trajectory.env_seed),
@@ -162,9 +162,9 @@ def task_name(task_key: str | None, env_seed: int | None) -> str:
     return f"{env_seed}/{task_key}"
 
 
-def tables_of(outcomes: Sequence[Outcome]) -> list[WorldTable]:
+def tables_of(outcomes: Sequence[CountedEpisode]) -> list[WorldTable]:
     """A table for each world, and last one over all where there are several."""
-    by_world: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
+    by_world: dict[tuple[str, str], list[CountedEpisode]] = defaultdict(list)
     for outcome in outcomes:
         by_world[outcome.world].append(outcome)
     tables = [_table(tag, env_id, of) for (tag, env_id), of in by_world.items()]
@@ -292,12 +292,14 @@ def unpaired_estimate(first: Estimate, second: Estimate) -> Estimate:
     )
 
 
-def differences(first: Sequence[Outcome], second: Sequence[Outcome]) -> list[Difference]:
+def differences(
+    first: Sequence[CountedEpisode], second: Sequence[CountedEpisode]
+) -> list[SuccessDifference]:
     """Two evaluations on the tasks that both played, world by world; last over all."""
     return differences_of_rates(task_rates(_own(first)), task_rates(_own(second)))
 
 
-def _own(outcomes: Iterable[Outcome]) -> list[Outcome]:
+def _own(outcomes: Iterable[CountedEpisode]) -> list[CountedEpisode]:
     """A player's own tasks have the same name in a suite and outside of one."""
     return [replace(outcome, tag=outcome.tag.removesuffix(OWN_TASKS)) for outcome in outcomes]
 
@@ -308,7 +310,7 @@ TaskKey = tuple[tuple[str, str], str]
 
 def differences_of_rates(
     first: Mapping[TaskKey, float], second: Mapping[TaskKey, float]
-) -> list[Difference]:
+) -> list[SuccessDifference]:
     """As `differences`, of the success rates of tasks."""
     shared = [key for key in first if key in second]
     out = [
@@ -325,8 +327,8 @@ def _difference(
     keys: Sequence[TaskKey],
     first: Mapping[TaskKey, float],
     second: Mapping[TaskKey, float],
-) -> Difference:
-    return Difference(
+) -> SuccessDifference:
+    return SuccessDifference(
         tag=world[0],
         env_id=world[1],
         num_tasks=len(keys),
@@ -336,7 +338,7 @@ def _difference(
     )
 
 
-def task_rates(outcomes: Iterable[Outcome]) -> dict[TaskKey, float]:
+def task_rates(outcomes: Iterable[CountedEpisode]) -> dict[TaskKey, float]:
     """The mean success of each task's siblings, where one was played to a known outcome."""
     return {
         key: _mean([float(bool(outcome.is_success)) for outcome in of])
@@ -344,16 +346,16 @@ def task_rates(outcomes: Iterable[Outcome]) -> dict[TaskKey, float]:
     }
 
 
-def _by_task(outcomes: Iterable[Outcome]) -> dict[TaskKey, list[Outcome]]:
+def _by_task(outcomes: Iterable[CountedEpisode]) -> dict[TaskKey, list[CountedEpisode]]:
     """The episodes of each task whose success is known."""
-    out: dict[TaskKey, list[Outcome]] = defaultdict(list)
+    out: dict[TaskKey, list[CountedEpisode]] = defaultdict(list)
     for outcome in outcomes:
         if outcome.is_success is not None and not outcome.is_failure:
             out[outcome.world, outcome.task].append(outcome)
     return dict(out)
 
 
-def _table(tag: str, env_id: str, outcomes: Sequence[Outcome]) -> WorldTable:
+def _table(tag: str, env_id: str, outcomes: Sequence[CountedEpisode]) -> WorldTable:
     tasks = list(_by_task(outcomes).values())
     counts = [(len(of), sum(bool(outcome.is_success) for outcome in of)) for of in tasks]
     num_known = sum(n for n, _ in counts)
@@ -370,7 +372,7 @@ def _table(tag: str, env_id: str, outcomes: Sequence[Outcome]) -> WorldTable:
         for outcome in tasks_played
     ]
 
-    def over_tasks(value: Callable[[Outcome], float]) -> Estimate:
+    def over_tasks(value: Callable[[CountedEpisode], float]) -> Estimate:
         values = np.array([value(outcome) for outcome in tasks_played], np.float64)
         is_number = ~np.isnan(values)
         where = np.asarray(places, np.intp)[is_number]

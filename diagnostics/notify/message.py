@@ -28,7 +28,7 @@ MAX_EVIDENCE = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Notification:
     """One message, before it has the form of a service."""
 
     occasion: Occasion
@@ -72,7 +72,7 @@ def of_verdict(
     occasion: Occasion = "alarm",
     status: str = "",
     dashboard_url: str = "",
-) -> Message:
+) -> Notification:
     """A message about a run as it is judged now.
 
     Args:
@@ -89,7 +89,7 @@ def of_verdict(
         for alarm in alarms[-MAX_ALARMS:]
     ]
     more = len(alarms) - len(named)
-    return Message(
+    return Notification(
         occasion=occasion,
         run=run,
         title=_line(f"Echoscope: {run}: {ended}{state}{where}"),
@@ -103,9 +103,9 @@ def of_verdict(
     )
 
 
-def trial(run: str, dashboard_url: str) -> Message:
+def trial(run: str, dashboard_url: str) -> Notification:
     """What `echoscope notify test` sends."""
-    return Message(
+    return Notification(
         occasion="test",
         run=run,
         title=_line(f"Echoscope: test of the messages of {run}"),
@@ -125,7 +125,7 @@ def run_link(dashboard_url: str, run: str) -> str:
     return f"{dashboard_url.rstrip('/')}/diagnosis?run={quote_plus(run)}" if dashboard_url else ""
 
 
-def body(kind: str, message: Message) -> Mapping[str, Any]:
+def body(kind: str, message: Notification) -> Mapping[str, Any]:
     """The JSON that a service takes.
 
     Args:
@@ -143,14 +143,14 @@ def body(kind: str, message: Message) -> Mapping[str, Any]:
     return message.to_json()
 
 
-def _for_discord(message: Message) -> str:
+def _for_discord(message: Notification) -> str:
     """Markdown as it stands, so that underscores of names and stars of the policy stay."""
     link = f"\n{message.link}" if message.link else ""
     text = re.sub(r"([\\*_~`|<>\[\]#@:-])", r"\\\1", message.plain().removesuffix(link))
     return text[: 2000 - len(link)] + link
 
 
-def for_desktop(message: Message) -> tuple[str, str]:
+def for_desktop(message: Notification) -> tuple[str, str]:
     """Title and body of a notice, as `notify-send` takes them.
 
     The body is markup for the desktop, and before that `notify-send` reads backslashes as C does.
@@ -163,7 +163,7 @@ def for_desktop(message: Message) -> tuple[str, str]:
     return message.title, escape(text[:MAX_CHARS], quote=False).replace("\\", "\\\\")
 
 
-def _card(message: Message) -> dict[str, Any]:
+def _card(message: Notification) -> dict[str, Any]:
     """Text blocks read a part of Markdown: what could be read as such is escaped."""
 
     def block(text: str, **style: Any) -> dict[str, Any]:

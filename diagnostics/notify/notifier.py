@@ -18,7 +18,7 @@ from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
 from ..config import NotifyConfig
 from ..judge.record import Verdict
 from .background import BackgroundQueue
-from .message import Message, Occasion, of_verdict
+from .message import Notification, Occasion, of_verdict
 from .sending import Send, SendError, name_of, sender
 
 WAITS_S = (2.0, 10.0, 60.0)
@@ -102,12 +102,12 @@ class Notifier:
         for line in self._lines:
             line.join(max(0.0, deadline - time.monotonic()))
 
-    def _message(self, verdict: Verdict, *, status: str = "") -> Message:
+    def _message(self, verdict: Verdict, *, status: str = "") -> Notification:
         alarms, self._pending = self._pending, []
         occasion: Occasion = "end" if status else "alarm"
         return self._about(verdict, alarms, occasion=occasion, status=status)
 
-    def _tell(self, message: Message) -> None:
+    def _tell(self, message: Notification) -> None:
         for line in self._lines:
             line.put(message)
 
@@ -119,14 +119,14 @@ class _Line:
         self._name, self._send, self._say = name_of(target), send, say
         self.queue = BackgroundQueue(f"notify {self._name}")
 
-    def put(self, message: Message) -> None:
+    def put(self, message: Notification) -> None:
         self.queue.put(partial(self._deliver, message))
 
     def join(self, timeout_s: float) -> None:
         if not self.queue.join(timeout_s):
             self._say(f"a message to {self._name} is not sent: the run has ended")
 
-    def _deliver(self, message: Message) -> None:
+    def _deliver(self, message: Notification) -> None:
         """The end of a run cuts a wait short: then the next attempt is made at once."""
         for attempt, wait_s in enumerate((*WAITS_S, None), 1):
             try:

@@ -17,7 +17,7 @@ from typing import Any
 
 from echoscope.text.network import STATUSES_WORTH_A_RETRY
 
-from .message import Message, body, for_desktop
+from .message import Notification, body, for_desktop
 
 TIMEOUT_S = 10.0
 _MAX_ANSWER = 2000
@@ -37,7 +37,7 @@ class SendError(Exception):
         self.after_s = after_s
 
 
-Send = Callable[[Message], None]
+Send = Callable[[Notification], None]
 
 
 def sender(target: str, environ: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Send:
@@ -114,7 +114,7 @@ def _by_apprise(variable: str, url: str) -> Send:
             "run: apprise --details"
         )
 
-    def send(message: Message) -> None:
+    def send(message: Notification) -> None:
         text = message.plain().removeprefix(message.title).strip().replace("@", "@\u200b")
         if not service.notify(title=message.title, body=text, body_format="text"):
             raise SendError(f'not taken; to see why, run: apprise -vv -b test "${variable}"')
@@ -123,7 +123,7 @@ def _by_apprise(variable: str, url: str) -> Send:
 
 
 def _run(
-    command: list[str], message: Message, environ: Mapping[str, str], timeout_s: float
+    command: list[str], message: Notification, environ: Mapping[str, str], timeout_s: float
 ) -> None:
     """Run a command in a group of its own, so that what it started ends with it."""
     try:

@@ -23,7 +23,7 @@ from echoscope.store.importers.spooled.trackio_traces import is_sqlite
 from .foreign_names import OUTCOMES, Meaning
 from .forms.console_log import ConsoleLog
 from .forms.delimited_text import NUM_SAMPLED, Columns, Dialect, dialect_of
-from .forms.json_records import JsonLines, documents, is_notebook, notebook_lines, parsed
+from .forms.json_records import JsonLinesForm, documents, is_notebook, notebook_lines, parsed
 from .forms.tensorboard import is_events, read_events
 from .forms.trackio import read_trackio
 from .forms.wandb_file import is_wandb, read_wandb_table
@@ -158,7 +158,7 @@ def _read_json(path: Path, reading: Reading, lines: Lines, start: str) -> Metric
         if best is None:
             raise MetricsFileError(f"{path}: the notebook has no saved output with metrics")
         return best.finish()
-    reader = JsonLines(reading, is_only=values is not None and len(values) == 1)
+    reader = JsonLinesForm(reading, is_only=values is not None and len(values) == 1)
     if values is None:
         reader.feed(lines())
     else:
@@ -167,7 +167,7 @@ def _read_json(path: Path, reading: Reading, lines: Lines, start: str) -> Metric
     return None if best is None else best.finish()
 
 
-Reader = JsonLines | Columns | ConsoleLog
+Reader = JsonLinesForm | Columns | ConsoleLog
 """Reads a text line by line (`feed`). `best` has the records so far, None where there are none."""
 
 
@@ -186,9 +186,9 @@ def reader_of(reading: Reading, lines: Lines) -> Reader | None:
         table.feed(lines())
         # Bars also draw tables, and commas also stand in sentences.
         is_plain = dialect.num_before == 0 and dialect.delimiter != "|"
-        if is_plain and table.collector.known & OUTCOMES:
+        if is_plain and table.collector.known_keys & OUTCOMES:
             return table
-        if not is_plain and not table.collector.known:
+        if not is_plain and not table.collector.known_keys:
             table = None
     log = ConsoleLog(reading)
     log.feed(lines())
@@ -203,7 +203,7 @@ def _says_more(log: Collector, table: Collector, dialect: Dialect | None) -> boo
     if not table.num_records:
         return True  # a line with commas, and nothing after it
     has_bars = dialect is not None and dialect.delimiter == "|"
-    return len(log.known) >= len(table.known) + (not has_bars)
+    return len(log.known_keys) >= len(table.known_keys) + (not has_bars)
 
 
 def _documents(lines: Lines) -> list[Any]:

@@ -25,7 +25,7 @@ from .foreign_names import (
     step_columns,
     step_rank,
 )
-from .forms.answers import MAX_ANSWERS, Outcome, are_answers, outcome_of, short
+from .forms.answers import MAX_ANSWERS, AnswerColumn, are_answers, outcome_of, short
 from .table import (
     MetricTable,
     TableBuilder,
@@ -59,7 +59,7 @@ class AnswersError(ExportedFileError):
     """The rows of a file are answers of one evaluation: they have no course."""
 
     def __init__(
-        self, path: str, rows: Sequence[Mapping[str, Any]], outcome: Outcome | None
+        self, path: str, rows: Sequence[Mapping[str, Any]], outcome: AnswerColumn | None
     ) -> None:
         super().__init__(
             f"{path}: its {counted(len(rows), 'row')} are answers of one evaluation, not steps of "
@@ -183,9 +183,9 @@ _SUMMARY = "train_runtime"
 
 
 @functools.lru_cache(maxsize=MAX_NOISE)
-def _names_in(names: tuple[str, ...], words: str) -> tuple[str, ...]:
+def _names_in(names: tuple[str, ...], role: str) -> tuple[str, ...]:
     """The names that are in one of the lists of `WORDS`."""
-    return tuple(name for name in names if spelled(name) in WORDS[words])
+    return tuple(name for name in names if spelled(name) in WORDS[role])
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class Collector:
     needs_known: bool = False
     """Leave out records without a metric of the catalogue: console text holds many numbers."""
     num_records: int = 0
-    known: set[str] = field(default_factory=set)
+    known_keys: set[str] = field(default_factory=set)
     names: dict[str, None] = field(default_factory=dict)
     _numeric: set[str] = field(default_factory=set)
     _waiting: list[dict[str, Any]] = field(default_factory=list)
@@ -274,7 +274,7 @@ class Collector:
         }
         if self.needs_known and not metrics and not any(n in self.reading.mapping for n in fields):
             return
-        self.known |= metrics
+        self.known_keys |= metrics
         self.names.update(dict.fromkeys(fields))
         if len(self.names) > MAX_COLUMNS:
             raise self._error(
@@ -399,7 +399,7 @@ class Collector:
         self._refuse_answers()
         if not self._runs:
             raise self._error(f"no row with a step was found ({self.kind})")
-        if not self._steps and not self.known and not self.reading.mapping:
+        if not self._steps and not self.known_keys and not self.reading.mapping:
             first = next((name for name in self.names if name in self._numeric), "")
             ways = (
                 f"; say what they are: --map NAME=step for the steps, and --map "
@@ -438,7 +438,7 @@ class Collector:
         if not self._answers or self._fractions:
             return
         outcome = outcome_of(self._answers, to_number, self.reading.mapping)
-        if outcome is None and not self.known:
+        if outcome is None and not self.known_keys:
             return  # nothing is known of it at all, which is said below
         if are_answers(self._answers, outcome, has_one_step=bool(self._steps)):
             raise AnswersError(self.reading.path, self._answers, outcome)

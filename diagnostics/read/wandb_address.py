@@ -79,7 +79,7 @@ def read_address(address: str, mapping: Mapping[str, Meaning] | None = None) -> 
     Raises:
         MetricsFileError: no such address, package, run, right or answer; one line.
     """
-    question = Question(address)
+    question = WandbProcess(address)
     try:
         while not question.is_done():
             time.sleep(_LOOK_S)
@@ -91,7 +91,7 @@ def read_address(address: str, mapping: Mapping[str, Meaning] | None = None) -> 
     return RunMetrics(name=run.name, table=replace(table, run=run.name), files=(address,))
 
 
-class Question:
+class WandbProcess:
     """A process that asks a server for all rows of a run.
 
     Raises:

@@ -264,8 +264,8 @@ def group_values(arrays: GroupArrays, metric: str) -> FloatArray64:
 def mean_entropy(trajectory: Trajectory) -> float:
     """Mean recorded entropy of the sampled tokens, in nats; NaN if any turn has none recorded."""
     arrays = [turn.entropies for turn in trajectory.turns if turn.num_sampled_tokens]
-    known = [array for array in arrays if array is not None]
-    return mean_of_arrays(known) if len(known) == len(arrays) else float("nan")
+    recorded = [array for array in arrays if array is not None]
+    return mean_of_arrays(recorded) if len(recorded) == len(arrays) else float("nan")
 
 
 def _per_group(

@@ -34,7 +34,7 @@ STATE_LEVELS: Mapping[str, int] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class SinkOpening:
     """What a writer needs to begin."""
 
     config: SinksConfig

@@ -22,7 +22,7 @@ from echoscope.store.records import Alarm, StepMetrics, Trajectory
 from ..config import FrozenModel
 from ..judge.record import Verdict
 from ..notify.background import MAX_WAITING, BackgroundQueue
-from .content import Opening, StepCopy, episode_rows, numbers_of, shows_episodes, tag_of
+from .content import SinkOpening, StepCopy, episode_rows, numbers_of, shows_episodes, tag_of
 from .settings import SINK_NAMES, SinkName, SinksConfig, require_packages
 from .writers import Writer, open_writer
 
@@ -189,7 +189,7 @@ class Mirror:
                 f"mirror {self._run_path} --to {name}` copies the rest"
             )
             return None
-        opening = Opening(
+        opening = SinkOpening(
             config=self._config,
             run=self._run_path.name,
             folder=self._run_path.resolve() / FOLDER,

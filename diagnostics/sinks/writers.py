@@ -20,7 +20,7 @@ from typing import Any
 from echoscope.store.records import AlarmState
 
 from ..judge.record import Verdict
-from .content import Opening, StepCopy, alarm_text, alarm_title
+from .content import SinkOpening, StepCopy, alarm_text, alarm_title
 from .settings import SinkName
 
 MAX_ALARMS = 200
@@ -33,7 +33,7 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>&~])")
 class WandbWriter:
     """Online, or a folder that `wandb sync` uploads. A run that goes on goes on there."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: SinkOpening) -> None:
         import wandb
 
         self._wandb, config = wandb, opening.config
@@ -127,7 +127,7 @@ class TensorboardWriter:
     Steps that a run repeats replace those that it wrote before.
     """
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: SinkOpening) -> None:
         self._folder = opening.folder / "tensorboard"
         self._folder.mkdir(parents=True, exist_ok=True)
         self._writer: Any = None
@@ -185,7 +185,7 @@ class TrackioWriter:
     run in a context variable, so a run of the trainer's own in another thread is another one.
     """
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: SinkOpening) -> None:
         for name in _UPLOADS:
             os.environ.pop(f"TRACKIO_{name}", None)
         import trackio
@@ -231,7 +231,7 @@ Writer = WandbWriter | TensorboardWriter | TrackioWriter
 """A run in one tool: `where` it is, and its `identity` there. All calls may raise."""
 
 
-def open_writer(sink: SinkName, opening: Opening) -> Writer:
+def open_writer(sink: SinkName, opening: SinkOpening) -> Writer:
     kinds: Mapping[SinkName, type[Writer]] = {
         "wandb": WandbWriter,
         "tensorboard": TensorboardWriter,

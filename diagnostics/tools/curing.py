@@ -54,7 +54,7 @@ class CureError(OSError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class BranchStanding:
     """How a branch does, or the untreated run after the same checkpoint."""
 
     steps: tuple[int, ...]
@@ -170,7 +170,7 @@ def _without_losers(run: Path, cure: Cure, on_change: OnChange) -> Cure:
     return cure
 
 
-def _compared(run: Path, cure: Cure) -> Iterator[tuple[int, Arm, Standing]]:
+def _compared(run: Path, cure: Cure) -> Iterator[tuple[int, Arm, BranchStanding]]:
     """The branches that are still compared, numbered from 1, and how they do."""
     for number, arm in enumerate(cure.arms, 1):
         if arm.run_id and not arm.ended:
@@ -201,7 +201,7 @@ def winner(run: Path, cure: Cure) -> tuple[Arm | None, str]:
     )
 
 
-def standing(reader: RunReader, checkpoint: int) -> Standing:
+def standing(reader: RunReader, checkpoint: int) -> BranchStanding:
     """How a run does since a checkpoint.
 
     Raises:
@@ -221,7 +221,7 @@ def standing(reader: RunReader, checkpoint: int) -> Standing:
         for alarm in onsets
         if alarm.severity is AlarmSeverity.CRITICAL and num_trained > GRACE_STEPS
     )
-    return Standing(
+    return BranchStanding(
         steps=tuple(curve),
         success=tuple(curve.values()),
         num_trained=num_trained,
@@ -365,7 +365,7 @@ def promote(run: Path, cure: Cure, arm: Arm, *, by: str) -> Cure:
 
 
 def table(
-    run: Path, cure: Cure, stand_of: Callable[[str, int], Standing] | None = None
+    run: Path, cure: Cure, stand_of: Callable[[str, int], BranchStanding] | None = None
 ) -> Iterator[dict[str, Any]]:
     """A row for the untreated run and each treatment: for people and for `--json`.
 
@@ -377,7 +377,7 @@ def table(
     """
     if stand_of is None:
 
-        def stand_of(name: str, checkpoint: int) -> Standing:
+        def stand_of(name: str, checkpoint: int) -> BranchStanding:
             return standing(open_run(run.parent / name), checkpoint)
 
     first = min(arm.checkpoint for arm in cure.arms)

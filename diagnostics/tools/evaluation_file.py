@@ -36,7 +36,7 @@ _Z = 1.96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate(Estimate):
+class AnswerRate(Estimate):
     """A success rate, or the mean of a score."""
 
     num_rows: int
@@ -56,12 +56,12 @@ class Rate(Estimate):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class AnswerFile:
     """What a file of answers holds."""
 
     path: str
     outcome: str
-    rate: Rate
+    rate: AnswerRate
     num_without: int = 0
     scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict, repr=False)
     """Question -> the outcomes of its rows; empty where no column names the question."""
@@ -91,8 +91,8 @@ class Evaluation:
 class Comparison(Estimate):
     """How the second of two evaluations differs from the first."""
 
-    first: Evaluation
-    second: Evaluation
+    first: AnswerFile
+    second: AnswerFile
     num_pairs: int
     """Questions that both files have; 0 where they were compared as two samples."""
 
@@ -149,7 +149,7 @@ def _change(value: float, is_share: bool) -> str:
     return f"{'+' * (value > 0)}{percent_in_digits(value).removesuffix(' %')} points"
 
 
-def evaluation_of(path: Path, mapping: Mapping[str, Meaning] | None = None) -> Evaluation:
+def evaluation_of(path: Path, mapping: Mapping[str, Meaning] | None = None) -> AnswerFile:
     """The evaluation that a file of answers holds.
 
     Raises:
@@ -166,7 +166,7 @@ def evaluation_of(path: Path, mapping: Mapping[str, Meaning] | None = None) -> E
     )
 
 
-def of_answers(answers: AnswersError) -> Evaluation:
+def of_answers(answers: AnswersError) -> AnswerFile:
     """The evaluation of rows that were found to be answers.
 
     Raises:
@@ -187,7 +187,7 @@ def of_answers(answers: AnswersError) -> Evaluation:
     scores: dict[str, list[float]] = {}
     for question, value in zip(ids, values.tolist(), strict=True):
         scores.setdefault(question, []).append(value)
-    return Evaluation(
+    return AnswerFile(
         path=answers.path,
         outcome=outcome.name,
         rate=_rate(values, ids, outcome.is_share),
@@ -206,7 +206,7 @@ def _id_of(rows: Sequence[Mapping[str, Any]]) -> str:
     return ""
 
 
-def _rate(values: FloatArray64, ids: Sequence[str], is_share: bool) -> Rate:
+def _rate(values: FloatArray64, ids: Sequence[str], is_share: bool) -> AnswerRate:
     """The mean with an interval that knows that rows of one question are not independent."""
     num_rows, mean = len(values), float(values.mean())
     _, question_R = np.unique(np.array(ids), return_inverse=True)
@@ -225,7 +225,7 @@ def _rate(values: FloatArray64, ids: Sequence[str], is_share: bool) -> Rate:
     else:
         error = math.sqrt(by_question if is_repeated else variance / num_rows)
         low, high = mean - _Z * error, mean + _Z * error
-    return Rate(
+    return AnswerRate(
         value=mean,
         low=low,
         high=high,
@@ -235,7 +235,7 @@ def _rate(values: FloatArray64, ids: Sequence[str], is_share: bool) -> Rate:
     )
 
 
-def compare(first: Evaluation, second: Evaluation) -> Comparison:
+def compare(first: AnswerFile, second: AnswerFile) -> Comparison:
     """How the second differs from the first: question by question where both name the same.
 
     Raises:
@@ -255,7 +255,7 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
     return Comparison(**asdict(apart), first=first, second=second, num_pairs=len(shared))
 
 
-def _paired(first: Evaluation, second: Evaluation, shared: Sequence[str]) -> Estimate:
+def _paired(first: AnswerFile, second: AnswerFile, shared: Sequence[str]) -> Estimate:
     """Difference and interval over the questions that both have."""
     a_Q = np.array([np.mean(first.scores[question]) for question in shared])
     b_Q = np.array([np.mean(second.scores[question]) for question in shared])

@@ -143,7 +143,7 @@ def import_path(
             chosen = None if both and not folder.runs else folder.chosen(path, run)
             rest, is_surveyed = Survey(), bool(rollouts) or chosen is None
             if is_surveyed:
-                as_metrics = {file for one in folder.runs for file in one.files}
+                as_metrics = {file for metrics_run in folder.runs for file in metrics_run.files}
                 if path.is_dir():  # refused once, for the reason that `diagnose` gives
                     as_metrics |= {n for names in folder.refused.names.values() for n in names}
                 skipped, roles = as_metrics - both, roles_of(mapping)

@@ -37,13 +37,13 @@ Commands = Callable[[Mapping[str, object]], str]
 """The train command with settings changed."""
 
 
-class Level(StrEnum):
+class FindingLevel(StrEnum):
     STOP = "stop"
     WARN = "warn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TrialSettings:
     """The settings that the rollouts are judged against."""
 
     group_size: int
@@ -124,10 +124,10 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class PreflightFinding:
     """One thing worth knowing before the run."""
 
-    level: Level
+    level: FindingLevel
     name: str
     text: str
     advice: str = ""
@@ -140,13 +140,13 @@ class Preflight:
 
     numbers: Numbers
     cost: Cost | None
-    findings: tuple[Finding, ...]
+    findings: tuple[PreflightFinding, ...]
     lines: Mapping[str, str] = field(default_factory=dict)
     """What was measured, in words, by topic."""
 
     @property
     def is_go(self) -> bool:
-        return not any(finding.level is Level.STOP for finding in self.findings)
+        return not any(finding.level is FindingLevel.STOP for finding in self.findings)
 
     @property
     def text(self) -> str:
@@ -170,7 +170,7 @@ class Preflight:
 
 def judge(
     batches: Sequence[RolloutBatch],
-    limits: Limits,
+    limits: TrialSettings,
     *,
     command: Commands,
     warm_start: str,
@@ -190,7 +190,7 @@ def judge(
     findings = _Findings(
         numbers=numbers, limits=limits, command=command, warm_start=warm_start
     ).all(cost, signs)
-    order = list(Level)
+    order = list(FindingLevel)
     return Preflight(
         numbers=numbers,
         cost=cost,
@@ -199,7 +199,7 @@ def judge(
     )
 
 
-def measure(batches: Sequence[RolloutBatch], limits: Limits) -> Numbers:
+def measure(batches: Sequence[RolloutBatch], limits: TrialSettings) -> Numbers:
     """Count what the trial rollouts were."""
     episodes = [t for batch in batches for t in batch.trajectories]
     selections = [select_groups(batch, limits.selection) for batch in batches]
@@ -254,9 +254,9 @@ def _wrote_the_same(group: Sequence[Trajectory]) -> bool:
 
 def _finding(
     name: str, text: str, advice: str = "", command: str = "", *, stops: bool = False
-) -> Finding:
-    level = Level.STOP if stops else Level.WARN
-    return Finding(level=level, name=name, text=text, advice=advice, command=command)
+) -> PreflightFinding:
+    level = FindingLevel.STOP if stops else FindingLevel.WARN
+    return PreflightFinding(level=level, name=name, text=text, advice=advice, command=command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,12 +264,12 @@ class _Findings:
     """What speaks against the run, part by part."""
 
     numbers: Numbers
-    limits: Limits
+    limits: TrialSettings
     command: Commands
     warm_start: str
     """The command of a warm start; empty where the environment has no expert."""
 
-    def all(self, cost: Cost | None, signs: Signs | None) -> Iterator[Finding]:
+    def all(self, cost: Cost | None, signs: Signs | None) -> Iterator[PreflightFinding]:
         yield from self.of_episodes()
         yield from self.of_replies()
         yield from self.of_rewards()
@@ -291,7 +291,7 @@ class _Findings:
         """Hardly a reply can be read."""
         return self.numbers.format_valid_frac < BROKEN_FORMAT
 
-    def of_episodes(self) -> Iterator[Finding]:
+    def of_episodes(self) -> Iterator[PreflightFinding]:
         """Environments that fail, numbers that are none, prompts that do not fit."""
         n, limits = self.numbers, self.limits
         longest = limits.max_prompt_tokens
@@ -320,7 +320,7 @@ class _Findings:
                 stops=n.too_long_frac > MOSTLY_TOO_LONG,
             )
 
-    def of_replies(self) -> Iterator[Finding]:
+    def of_replies(self) -> Iterator[PreflightFinding]:
         """Replies without the format, cut ones, and actions that are none."""
         n, limits = self.numbers, self.limits
         cap = limits.max_response_tokens
@@ -360,7 +360,7 @@ class _Findings:
                 stops=n.action_valid_frac < NO_ACTIONS,
             )
 
-    def of_rewards(self) -> Iterator[Finding]:
+    def of_rewards(self) -> Iterator[PreflightFinding]:
         """Groups that teach nothing."""
         n, limits = self.numbers, self.limits
         if not n.num_mixed and (limits.compares_siblings or n.return_std == 0):
@@ -408,7 +408,7 @@ class _Findings:
                 f"Take {kind} tasks, or larger groups, or a higher temperature.",
             )
 
-    def of_steps(self, cost: Cost | None) -> Iterator[Finding]:
+    def of_steps(self, cost: Cost | None) -> Iterator[PreflightFinding]:
         """Too few prompts, steps that train nothing, an update that fails."""
         n = self.numbers
         if n.num_groups > 1 and n.num_prompts <= n.num_groups / 2:
@@ -435,7 +435,7 @@ class _Findings:
             )
 
 
-def _lines(n: Numbers, limits: Limits) -> dict[str, str]:
+def _lines(n: Numbers, limits: TrialSettings) -> dict[str, str]:
     rule = limits.selection
     by = "" if rule.strategy in ("none", "custom") else f" {rule.value:g} of {rule.metric}"
     return {

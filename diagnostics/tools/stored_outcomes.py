@@ -15,7 +15,7 @@ from echoscope.store.records import StopReason, parse_trajectory_id
 from echoscope.store.status import EVALUATION, Origin, origin_of
 from echoscope.text.strict_json import value_at
 
-from ..measure.outcomes import Outcome, task_name
+from ..measure.outcomes import CountedEpisode, task_name
 
 _FAILURES = frozenset(reason.value for reason in StopReason if reason.is_failure)
 _KEYS = ["step", "attempt", "id"]
@@ -26,7 +26,9 @@ _EPISODE = [
 _TURN = ["step", "attempt", "trajectory_id", "is_valid", "is_effective", "info"]
 
 
-def stored_outcomes(reader: RunReader, first_step: int, last_step: int) -> dict[int, Outcome]:
+def stored_outcomes(
+    reader: RunReader, first_step: int, last_step: int
+) -> dict[int, CountedEpisode]:
     """Place among the episodes to outcome, of the evaluation episodes of these steps."""
     columns = [*_KEYS, *_EPISODE, "split"]
     episodes = reader.rows_of_steps("trajectories", first_step, last_step, columns)
@@ -50,8 +52,8 @@ def _summed(turns: pa.Table) -> pa.Table:
     return by_episode.aggregate([*means, *sums])
 
 
-def _outcome(row: Mapping[str, Any]) -> Outcome:
-    return Outcome(
+def _outcome(row: Mapping[str, Any]) -> CountedEpisode:
+    return CountedEpisode(
         tag=row["tag"],
         env_id=row["env_id"],
         task=task_name(row["task_key"], row["env_seed"]),

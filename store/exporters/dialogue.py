@@ -14,13 +14,13 @@ from typing import Any
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN
 from echoscope.text.tool_calls import find_calls
 
-from .source import Episode, Row
+from .source import EpisodeRows, Row
 
 Message = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Dialogue:
+class EpisodeMessages:
     """The messages of an episode, and where its replies stand in them."""
 
     messages: list[Message] = field(default_factory=list)
@@ -29,11 +29,11 @@ class Dialogue:
     last_reply: int = -1
 
 
-def dialogue_of(episode: Episode) -> Dialogue:
+def dialogue_of(episode: EpisodeRows) -> EpisodeMessages:
     """The messages of an episode."""
-    out = Dialogue()
+    out = EpisodeMessages()
     waiting: list[tuple[str, Row]] = []
-    for index, (turn, prompt) in enumerate(zip(episode.turns, episode.shown, strict=True)):
+    for index, (turn, prompt) in enumerate(zip(episode.turns, episode.prompts, strict=True)):
         if waiting:
             out.messages += _answers(waiting, turn["observation"])
         elif prompt is not None:

@@ -21,11 +21,11 @@ from ..errors import StoreError
 from ..log.durable import new_id, sync_path
 from ..log.layout import Layout, shown_path
 from ..reader import RunReader, open_run
-from .format import ABOUT, SPLITS, ExportError, Format, Options
+from .format import ABOUT, SPLITS, ExportError, ExportFormat, Options
 from .formats import duckdb_file, inspect_log, lessons, messages, tables
 from .source import Progress, RunSource
 
-FORMATS: tuple[Format, ...] = (
+FORMATS: tuple[ExportFormat, ...] = (
     messages.MESSAGES,
     lessons.SFT,
     lessons.DPO,
@@ -35,14 +35,14 @@ FORMATS: tuple[Format, ...] = (
 )
 
 
-def format_named(name: str) -> Format:
+def format_named(name: str) -> ExportFormat:
     """The format with this name.
 
     Raises:
         ExportError: there is none.
     """
-    if found := next((form for form in FORMATS if form.name == name), None):
-        return found
+    if form := next((each for each in FORMATS if each.name == name), None):
+        return form
     hint = did_you_mean(name, ABOUT)
     more = "" if hint.endswith("?") else " (`echoscope export --help` says what each is)"
     raise ExportError(f"--to {name!r} is no format{hint}{more}")
@@ -168,7 +168,7 @@ def export_run(
     )
 
 
-def _check_target(target: Path, chosen: Format, *, is_overwriting: bool) -> None:
+def _check_target(target: Path, chosen: ExportFormat, *, is_overwriting: bool) -> None:
     parent = target.absolute().parent
     if not parent.is_dir():
         raise ExportError(f"there is no folder {parent}; make it first")
@@ -196,7 +196,7 @@ def _check_target(target: Path, chosen: Format, *, is_overwriting: bool) -> None
         raise ExportError(f"{target} exists; choose another name, or add --overwrite")
 
 
-def _check_options(options: Options, chosen: Format) -> None:
+def _check_options(options: Options, chosen: ExportFormat) -> None:
     if options.best is not None and options.best < 1:
         raise ExportError(f"--best is {options.best}, but must be 1 or more")
     if not options.margin >= 0:

@@ -75,7 +75,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class ExportFormat:
     """How a run is written in one form."""
 
     name: str

@@ -160,12 +160,12 @@ _NOTHING_NOTED = EpisodeNote()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
-    """One episode as rows of the store; `shown` is what its prompts showed, where it is known."""
+class EpisodeRows:
+    """One episode as rows of the store; `prompts` as they were shown, where that is known."""
 
     row: Row
     turns: Sequence[Row]
-    shown: Sequence[ShownTurn | None]
+    prompts: Sequence[ShownTurn | None]
     """One per turn."""
     system: str = ""
     """The system message, where the prompts are not known."""
@@ -313,7 +313,7 @@ class RunSource:
         if self.progress:
             self.progress(self._num_done, self.chosen.num_rows)
 
-    def episodes(self) -> Iterator[Episode]:
+    def episodes(self) -> Iterator[EpisodeRows]:
         """Every episode, step by step."""
         for step, keys in self.by_step():
             for start in range(0, len(keys), _SLICE):
@@ -321,7 +321,7 @@ class RunSource:
                 yield from self._episodes(step, part)
                 self.done(len(part))
 
-    def _episodes(self, step: int, keys: Sequence[tuple[int, str]]) -> Iterator[Episode]:
+    def _episodes(self, step: int, keys: Sequence[tuple[int, str]]) -> Iterator[EpisodeRows]:
         rows = {
             (row["attempt"], row["id"]): row
             for row in self.rows_of("trajectories", step, keys).to_pylist(maps_as_pydicts="lossy")
@@ -340,10 +340,10 @@ class RunSource:
                 )
                 continue
             prompts = prompts_shown.get(key, {})
-            yield Episode(
+            yield EpisodeRows(
                 row=row,
                 turns=turns_of_row,
-                shown=[prompts.get(turn["turn"]) for turn in turns_of_row],
+                prompts=[prompts.get(turn["turn"]) for turn in turns_of_row],
                 system=self.system,
                 noted=self.notes.of(*key),
             )

@@ -99,8 +99,8 @@ def finish(value: Any) -> FinishReason:
 
 
 def _first_word(value: Any, reasons: Iterable[tuple[Iterable[str], R]]) -> R | None:
-    words = text(value).lower()
-    return next((r for texts, r in reasons if any(word in words for word in texts)), None)
+    lowered = text(value).lower()
+    return next((r for texts, r in reasons if any(word in lowered for word in texts)), None)
 
 
 def json_in(value: Any) -> Any:

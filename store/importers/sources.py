@@ -68,7 +68,7 @@ class FoundRow:
     """The bytes that the row was read from: what tells whether it changed."""
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """Rows of one file, in two passes."""
 
     def scan(self) -> Iterator[FoundRow]:
@@ -246,7 +246,7 @@ def _leads_out(path: Path, root: Path) -> bool:
     return path.is_symlink() and not path.resolve().is_relative_to(root)
 
 
-def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
+def source_of(path: Path, spool: Path, run: str | None = None) -> RowSource | None:
     """How the rows of a file are read; None for a file that cannot hold rollouts.
 
     Args:
@@ -335,7 +335,7 @@ def _refuse_tar(path: Path, head: bytes) -> None:
         )
 
 
-def _spooled(spool: Path, write: Callable[[Path], object]) -> Source | None:
+def _spooled(spool: Path, write: Callable[[Path], object]) -> RowSource | None:
     """The rows that something writes to a new file of the spool; None where it says False."""
     copy = _copy(spool)
     try:
@@ -355,12 +355,12 @@ def holds_metrics_too(path: Path) -> bool:
         return is_sqlite(file.read(16))
 
 
-def _has_events(source: Source) -> bool:
+def _has_events(source: RowSource) -> bool:
     first = next(source.scan(), None)
     return first is not None and is_event(first.value)
 
 
-def _of_zip(path: Path, spool: Path) -> Source | None:
+def _of_zip(path: Path, spool: Path) -> RowSource | None:
     try:
         with zipfile.ZipFile(path) as archive:
             names, is_log = archive.namelist(), is_inspect(archive)
@@ -375,7 +375,7 @@ def _of_zip(path: Path, spool: Path) -> Source | None:
     return _of_json(as_utf8(_unpacked(path, spool), spool), b"{")
 
 
-def _of_pickle(path: Path, spool: Path) -> Source | None:
+def _of_pickle(path: Path, spool: Path) -> RowSource | None:
     """The episodes of a pickle, which is read by a process that can do nothing else."""
     from .spooled.pickled import write_rollouts
 
@@ -399,7 +399,7 @@ def _unpacked(path: Path, spool: Path) -> Path:
     return copy
 
 
-def _of_json(path: Path, head: bytes) -> Source | None:
+def _of_json(path: Path, head: bytes) -> RowSource | None:
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if start[:1] not in (b"{", b"[") and not head.startswith(UTF16):
         return None

@@ -21,7 +21,7 @@ from .format import MAPPED, NO_ROLES, Format, Roles, Row, Where
 from .formats.table import PAIRS
 from .lines import BadJsonError
 from .registry import FORMATS
-from .sources import MAX_FILES, FoundRow, Source, SourceError, files_of, source_of
+from .sources import MAX_FILES, FoundRow, RowSource, SourceError, files_of, source_of
 
 EVALUATION_BYTES = 256 << 20
 """Where nothing says a step, so many bytes of rows are read: all of them are one step."""
@@ -69,7 +69,7 @@ class SurveyedFile:
     """A file with rows of a format."""
 
     where: Where
-    source: Source
+    source: RowSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ def is_rollouts(path: Path, roles: Roles = NO_ROLES, run: str | None = None) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class FirstLook:
     """What the first rows of a file say."""
 
     is_rollouts: bool = False
@@ -194,7 +194,7 @@ class Look:
     """Of the first row, where no row is of a known format."""
 
 
-def look(file: Path, roles: Roles = NO_ROLES, run: str | None = None) -> Look:
+def look(file: Path, roles: Roles = NO_ROLES, run: str | None = None) -> FirstLook:
     """Look at the first rows of a file; arguments as of `survey`."""
     keys: tuple[str, ...] = ()
     problem = ""
@@ -203,14 +203,14 @@ def look(file: Path, roles: Roles = NO_ROLES, run: str | None = None) -> Look:
             for row in rows:
                 if isinstance(row.value, dict):
                     if format_of(roles.mark(row.value)):
-                        return Look(is_rollouts=True)
+                        return FirstLook(is_rollouts=True)
                     keys = keys or tuple(map(str, row.value))
                 problem = problem or row.problem
     except OSError as error:
-        return Look(problem=error.strerror or str(error))
+        return FirstLook(problem=error.strerror or str(error))
     except (SourceError, BadJsonError) as error:
-        return Look(problem=str(error))
-    return Look(keys=keys) if keys or not problem else Look(problem=no_row(problem))
+        return FirstLook(problem=str(error))
+    return FirstLook(keys=keys) if keys or not problem else FirstLook(problem=no_row(problem))
 
 
 def _first_rows(file: Path, run: str | None) -> Generator[FoundRow]:
@@ -340,7 +340,7 @@ class _FirstPass:
             survey.rows.setdefault(row.step or 0, []).append(row)
         reason = f"a step holds at most {MAX_INDEX + 1:,} episodes"
         survey.rows = {
-            step: self._kept(rows, [place <= MAX_INDEX for place in range(len(rows))], reason)
+            step: self._kept(rows, [index <= MAX_INDEX for index in range(len(rows))], reason)
             for step, rows in sorted(survey.rows.items())
         }
         for step, rows in survey.rows.items():

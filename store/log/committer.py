@@ -41,7 +41,7 @@ from ..steer.commands import MailFolder
 from .durable import new_id, sync_path
 from .events import metric_values, step_row
 from .index import RunIndex
-from .journal import Journal, RunState, complete_piece
+from .journal import Journal, JournalState, complete_piece
 from .layout import FileEntry, FileGroup, Layout, is_data_path
 from .parquet import write_segment_file
 
@@ -72,7 +72,7 @@ class Committer:
         self,
         layout: Layout,
         journal: Journal,
-        state: RunState,
+        state: JournalState,
         *,
         rotate_every: int,
         known_commands: Iterable[str] = (),
@@ -275,8 +275,8 @@ def load_committer(layout: Layout, *, rotate_every: int) -> tuple[Committer, set
             number += 1
         chain.seq = max(chain.seq or 0, index.num_acknowledged)
         journal = Journal.create(layout, state.header(time.time()), number, chain)
-    known = {row["command_id"] for row in index.event_rows("commands")}
-    committer = Committer(layout, journal, state, rotate_every=rotate_every, known_commands=known)
+    ids = {row["command_id"] for row in index.event_rows("commands")}
+    committer = Committer(layout, journal, state, rotate_every=rotate_every, known_commands=ids)
     _remove_orphans(index)
     return committer, {row["command_id"] for row in index.event_rows("command_events")}
 

@@ -18,7 +18,7 @@ from ..errors import NotARunError, StoreError, StoreVersionError
 from ..schema import DATA_TABLES, TABLES, arrow_schema, check_version
 from .durable import open_regular, read_checked_json, read_json_object
 from .events import EventColumns
-from .journal import Chain, Chunk, Record, RunState, parse_chunk, read_chunk, read_tail
+from .journal import Chain, Chunk, JournalState, Record, parse_chunk, read_chunk, read_tail
 from .layout import FileEntry, FileGroup, Layout
 from .packs import PACK_JSON, Pack, read_pack
 from .parquet import CHECKS
@@ -82,7 +82,7 @@ def _fragment(path: str) -> dataset.Fragment:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class FileProblem:
     """Something about a file of the run that is not what was written."""
 
     path: Path
@@ -117,7 +117,7 @@ def read_run_json(layout: Layout) -> dict[str, Any]:
     return _describe(layout)[0]
 
 
-def _describe(layout: Layout) -> tuple[dict[str, Any], Problem | None]:
+def _describe(layout: Layout) -> tuple[dict[str, Any], FileProblem | None]:
     """`read_run_json`, and what is wrong with `run.json`."""
     layout.require_run()
     try:
@@ -129,7 +129,7 @@ def _describe(layout: Layout) -> tuple[dict[str, Any], Problem | None]:
         if repeated is None:
             raise
         what = str(error).removeprefix(f"{layout.run_json}: ")
-        problem = Problem(layout.run_json, f"{what}; the journal's copy is used", "nothing")
+        problem = FileProblem(layout.run_json, f"{what}; the journal's copy is used", "nothing")
         return _checked_description(layout, repeated), problem
 
 
@@ -166,12 +166,12 @@ class RunIndex:
         self._remote = RemoteRun.of(self.layout.root)
         self.run, self._run_json_problem = _describe(self.layout)
         self.run_id: str = self.run["run_id"]
-        self.problems: list[Problem] = []
+        self.problems: list[FileProblem] = []
         """What is wrong with `run.json`, the packs and the journal. Readers show the rest."""
         self.left_out: dict[str, str] = {}
         """Data files, relative to the run, that cannot be used now -> what is wrong."""
         self._all_attempts = all_attempts
-        self.state = RunState(self.run_id)
+        self.state = JournalState(self.run_id)
         self.packs: dict[int, Pack] = {}
         self.events = EventColumns(self.run_id)
         """The rows of the event tables that no pack holds."""
@@ -308,7 +308,7 @@ class RunIndex:
         self.num_acknowledged, tail_problem = read_tail(self.layout)
         numbers = self.layout.pack_numbers()
         chunk = self._read_live(max([0, *numbers, *self.layout.piece_numbers()]) + 1)
-        self.state = RunState(self.run_id)
+        self.state = JournalState(self.run_id)
         self.events = EventColumns(self.run_id)
         self.chain, self.packs = Chain.of(self.run_id), {}
         records: list[Record] = []
@@ -325,7 +325,7 @@ class RunIndex:
         if self.layout.pack_numbers() != numbers:
             raise _MovedError
         if tail_problem:
-            self._note(Problem(self.layout.tail, tail_problem, "perhaps the last records"))
+            self._note(FileProblem(self.layout.tail, tail_problem, "perhaps the last records"))
         where = "at its end, although they were acknowledged"
         self._note_missing(self.layout.journal, self.num_acknowledged, where)
         if self.problems and not records:
@@ -381,7 +381,7 @@ class RunIndex:
             raise
         except StoreError as error:
             path, what = self.layout.pack(number) / PACK_JSON, str(error).split(": ", 1)[1]
-            self._note(Problem(path, what, "the steps of this pack"))
+            self._note(FileProblem(path, what, "the steps of this pack"))
             return None
 
     def _complete_records(self, number: int, packed: list[int]) -> list[Record]:
@@ -393,7 +393,7 @@ class RunIndex:
             if self.layout.pack_numbers() != packed:
                 raise _MovedError from None
         if number not in packed:
-            self._note(Problem(path, "it is missing", "the steps that only it names"))
+            self._note(FileProblem(path, "it is missing", "the steps that only it names"))
         self.chain.seq = None
         return []
 
@@ -401,14 +401,14 @@ class RunIndex:
         """The records of a chunk that continue the chain; notes what is wrong with the others."""
         records, problems = self.chain.take(chunk)
         for what in problems:
-            self._note(Problem(path, what, "one record" if "at byte" in what else "records"))
+            self._note(FileProblem(path, what, "one record" if "at byte" in what else "records"))
         return records
 
     def _note_missing(self, path: Path, seq: int, where: str) -> None:
         for what in self.chain.missing(seq, where):
-            self._note(Problem(path, what, "those records"))
+            self._note(FileProblem(path, what, "those records"))
 
-    def _note(self, problem: Problem) -> None:
+    def _note(self, problem: FileProblem) -> None:
         if problem not in self.problems:
             self.problems.append(problem)
             self._tell(str(problem))

@@ -27,7 +27,7 @@ from .durable import new_id, read_regular, sync_path, write_all, write_new_file
 from .layout import FileGroup, Layout
 
 
-class RunState:
+class JournalState:
     """The state after some journal records. The writer keeps one, each reader its own.
 
     A rewind to step c begins a new attempt: whatever earlier attempts wrote for steps after c is

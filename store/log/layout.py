@@ -233,7 +233,7 @@ def shown_path(path: Path) -> str:
     if Layout(path).is_copy:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             root = json.loads((path / COPY_JSON).read_bytes())["root"]
-            place, question, query = root.partition("?")
-            return f"{place}/{path.name}{question}{query}"
+            address, question, query = root.partition("?")
+            return f"{address}/{path.name}{question}{query}"
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) and path != here else str(path)

@@ -31,7 +31,7 @@ from .committer import load_committer
 from .durable import FileLock, is_locked, new_id, sync_path
 from .events import EventColumns
 from .index import read_run_json
-from .journal import Chain, Record, RunState, read_chunk
+from .journal import Chain, JournalState, Record, read_chunk
 from .layout import FileGroup, Layout
 from .packs import Pack, read_pack, write_pack_json
 from .parquet import damage_of, write_pack_file
@@ -181,7 +181,7 @@ class _Packing:
             self._write_group(folder, number, attempt, list(parts))
             for attempt, parts in itertools.groupby(events, lambda record: int(record["attempt"]))
         )
-        state = {name: header[name] for name in RunState("").header(0.0)}
+        state = {name: header[name] for name in JournalState("").header(0.0)}
         first = int(records[0]["seq"])
         pack = Pack(groups=groups, first_seq=first, chain=chain, state=state)
         write_pack_json(folder, pack)

@@ -15,11 +15,11 @@ from typing import Any
 
 from ..errors import RunExistsError, StoreWriteError
 from .durable import FileLock, is_locked, new_id, replace_file, sync_path, to_checked_json_bytes
-from .journal import Chain, Journal, RunState
+from .journal import Chain, Journal, JournalState
 from .layout import Layout
 
 
-def start(layout: Layout, state: RunState) -> tuple[FileLock, Journal]:
+def start(layout: Layout, state: JournalState) -> tuple[FileLock, Journal]:
     """Make a new run; the lock of its writer, held, and the journal to write to.
 
     Raises:
@@ -61,7 +61,7 @@ def _remove_killed(folder: Path, prefix: str) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def describe(layout: Layout, state: RunState, description: Mapping[str, Any]) -> None:
+def describe(layout: Layout, state: JournalState, description: Mapping[str, Any]) -> None:
     """Write what a run says of itself anew; the next piece of its journal repeats it.
 
     Raises:
@@ -74,7 +74,7 @@ def describe(layout: Layout, state: RunState, description: Mapping[str, Any]) ->
         raise StoreWriteError(f"{layout.run_json}: cannot be written: {error.strerror}") from error
 
 
-def _write_description(layout: Layout, state: RunState) -> None:
+def _write_description(layout: Layout, state: JournalState) -> None:
     assert state.description is not None
     replace_file(layout.run_json, to_checked_json_bytes(state.description))
 

@@ -10,7 +10,7 @@ from echoscope.text.amounts import step_words
 
 from ..checkpoints import checkpoint_damage, checkpoint_folders, checkpoint_step
 from ..schema import TABLES
-from .index import Problem, RunIndex
+from .index import FileProblem, RunIndex
 from .layout import FileEntry, FileGroup
 from .parquet import damage_of
 
@@ -19,7 +19,7 @@ from .parquet import damage_of
 class VerifyReport:
     """The outcome of `verify`. Hidden steps of earlier attempts are checked, too."""
 
-    problems: tuple[Problem, ...]
+    problems: tuple[FileProblem, ...]
     num_files: int = 0
     num_bytes: int = 0
     num_trajectories: int = 0
@@ -44,7 +44,7 @@ def verify(path: str | Path) -> VerifyReport:
             report.num_files += 1
             report.num_bytes += entry.num_bytes
             if why := damage_of(root, entry):
-                report.problems += (Problem(root / entry.path, why, _lost_rows(group, entry)),)
+                report.problems += (FileProblem(root / entry.path, why, _lost_rows(group, entry)),)
                 bad.add(entry.path)
             elif entry.table == "trajectories":
                 report.num_trajectories += entry.num_rows
@@ -54,7 +54,7 @@ def verify(path: str | Path) -> VerifyReport:
         report.num_bytes += sum(sizes)
         if why := checkpoint_damage(folder, run_id=index.run_id):
             lost = f"the checkpoint of step {checkpoint_step(folder)}"
-            report.problems += (Problem(folder, why, lost),)
+            report.problems += (FileProblem(folder, why, lost),)
     visible = RunIndex(root)
     steps = {row["step"] for row in visible.event_rows("steps")}
     for file in (file for table in TABLES for file in visible.visible_files(table)):

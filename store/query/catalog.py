@@ -208,18 +208,18 @@ def _plain(url: str) -> str:
 
 def _s3_secret(url: str) -> str:
     """What lets DuckDB read the bucket, from where `Bucket` takes it."""
-    place = s3_place(url)
+    bucket = s3_place(url)
     values = {
         "KEY_ID": os.environ.get("AWS_ACCESS_KEY_ID"),
         "SECRET": os.environ.get("AWS_SECRET_ACCESS_KEY"),
         "SESSION_TOKEN": os.environ.get("AWS_SESSION_TOKEN"),
-        "REGION": place["region"],
+        "REGION": bucket["region"],
     }
     options = [f"{name} {quote(value)}" for name, value in values.items() if value]
     if not values["KEY_ID"]:
         options.append("PROVIDER credential_chain")
-    if endpoint := place["endpoint_override"]:
+    if endpoint := bucket["endpoint_override"]:
         scheme, _, host = endpoint.rpartition("://")
-        is_secure = (place["scheme"] or scheme or "https") == "https"
+        is_secure = (bucket["scheme"] or scheme or "https") == "https"
         options += [f"ENDPOINT {quote(host)}", "URL_STYLE 'path'", f"USE_SSL {is_secure}"]
     return f"CREATE SECRET (TYPE s3, {', '.join(options)})"

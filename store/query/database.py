@@ -254,8 +254,8 @@ class RunDatabase:
             return live
         columns = ["command_id"]
         stored = (file.rows(index.layout.root, columns) for file in index.files(name))
-        known = {row["command_id"] for rows in (live, *stored) for row in rows.to_pylist()}
-        waiting = [row for row in mail if row["command_id"] not in known]
+        stored_ids = {row["command_id"] for rows in (live, *stored) for row in rows.to_pylist()}
+        waiting = [row for row in mail if row["command_id"] not in stored_ids]
         return pa.concat_tables([live, pa.Table.from_pylist(waiting, schema=live.schema)])
 
     def _live_table(self, name: str) -> pa.Table:

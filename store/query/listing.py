@@ -25,7 +25,7 @@ from echoscope.text.strict_json import value_at
 from ..errors import NotARunError, StoreError
 from ..log.durable import open_regular, stat_of
 from ..log.index import RunIndex, VisibleFile, read_run_json
-from ..log.journal import Record, RunState, decode_line
+from ..log.journal import JournalState, Record, decode_line
 from ..log.layout import Layout
 from ..log.remote.pulling import is_held
 from ..reader import CommandState, command_states, is_starting
@@ -51,7 +51,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class RunVersion:
     """Changes when something was acknowledged or noted."""
 
     created_ns: int
@@ -116,7 +116,7 @@ class RunRow:
 
 @dataclass(slots=True)
 class _Entry:
-    mark: Mark | None
+    mark: RunVersion | None
     """None of a run that was never read."""
     row: RunRow
     is_closed: bool
@@ -130,7 +130,7 @@ class RunList:
     others: list[str] = field(default_factory=list)
     """Folders that are no runs, and files, as of the last `rows`."""
     _entries: dict[str, _Entry] = field(default_factory=dict)
-    _due: dict[str, Mark] = field(default_factory=dict)
+    _due: dict[str, RunVersion] = field(default_factory=dict)
     """Runs to be read, the newest last, and what they changed to."""
     _num_being_read: int = 0
     _rows: tuple[RunRow, ...] | None = None
@@ -214,7 +214,7 @@ class RunList:
         return True
 
 
-def _unread(folder: Path, mark: Mark) -> _Entry:
+def _unread(folder: Path, mark: RunVersion) -> _Entry:
     row = RunRow(run_id=folder.name, path=folder, created_at=mark.created_ns / 1e9, is_read=False)
     return _Entry(None, row, True)
 
@@ -254,13 +254,13 @@ def run_path(root: Path, run_id: str) -> Path:
     return path
 
 
-def _mark(folder: str) -> Mark | None:
+def _mark(folder: str) -> RunVersion | None:
     """None where there is no run. Plain text instead of paths: this is done for every run."""
     run = stat_of(f"{folder}/run.json")
     if run is None or not stat.S_ISREG(run.st_mode):
         return None
     notes, journal = stat_of(f"{folder}/annotations.ndjson"), stat_of(f"{folder}/journal.ndjson")
-    return Mark(
+    return RunVersion(
         created_ns=run.st_mtime_ns,
         updated=journal.st_mtime if journal else run.st_mtime,
         rest=(
@@ -271,7 +271,7 @@ def _mark(folder: str) -> Mark | None:
     )
 
 
-def _read(root: Path, name: str, mark: Mark) -> _Entry:
+def _read(root: Path, name: str, mark: RunVersion) -> _Entry:
     layout = Layout(root / name)
     row = RunRow(run_id=name, path=layout.root, created_at=mark.created_ns / 1e9)
     try:
@@ -279,7 +279,7 @@ def _read(root: Path, name: str, mark: Mark) -> _Entry:
             run_path(root, name)
         run = read_run_json(layout)
         row = _of_run(row, run)
-        state, success_rate = RunState(run["run_id"]), None
+        state, success_rate = JournalState(run["run_id"]), None
         for record in _ends(layout):
             state.apply(record)
             if record["kind"] == "step":

@@ -95,7 +95,7 @@ class BoundedAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class SqlRequest:
     """One query, as the process is asked."""
 
     path: str
@@ -129,7 +129,7 @@ def ask(
             beyond the limits; one line.
         StoreError: the run cannot be read.
     """
-    question = Question(
+    question = SqlRequest(
         path=str(path), folder=os.getcwd(), sql=sql, all_attempts=all_attempts, limits=limits
     )
     given = table_bytes(_row(params)) if params else b""

@@ -27,7 +27,7 @@ from ..errors import NotARunError, QueryError, StoreError
 from ..log.layout import Layout
 from ..reader import RunReader, RunsReader, open_run, open_runs
 from .check import checked_query
-from .sql_process import GRACE_S, SHORTEN, Question, SqlLimits, table_bytes
+from .sql_process import GRACE_S, SHORTEN, SqlLimits, SqlRequest, table_bytes
 
 MAX_READERS = 2
 SLACK_BYTES = 512 << 20
@@ -43,11 +43,11 @@ def work(descriptor: int) -> None:
         while True:
             fields = json.loads(connection.recv_bytes())
             params = connection.recv_bytes()
-            question = Question(**fields | {"limits": SqlLimits(**fields["limits"])})
+            question = SqlRequest(**fields | {"limits": SqlLimits(**fields["limits"])})
             _answer(question, params, connection)
 
 
-def _answer(question: Question, params: bytes, connection: Connection) -> None:
+def _answer(question: SqlRequest, params: bytes, connection: Connection) -> None:
     """Answer one question: a head in JSON, and the rows as a stream of Arrow."""
     started = time.monotonic()
     try:
@@ -80,7 +80,7 @@ def _send(connection: Connection, head: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _limited(reader: RunReader | RunsReader, question: Question) -> Iterator[None]:
+def _limited(reader: RunReader | RunsReader, question: SqlRequest) -> Iterator[None]:
     """While this lasts, the query has its time: DuckDB is asked to stop, and then the process ends.
 
     The alarm is the operating system's: it needs neither Python nor whoever asked.
@@ -97,7 +97,7 @@ def _limited(reader: RunReader | RunsReader, question: Question) -> Iterator[Non
 
 
 def _asked(
-    reader: RunReader | RunsReader, question: Question, params: Any
+    reader: RunReader | RunsReader, question: SqlRequest, params: Any
 ) -> tuple[pa.Table, bool]:
     """The answer, and whether it is cut."""
     limits, query = question.limits, question.sql.strip().rstrip(";")
@@ -125,7 +125,7 @@ def _values(params: bytes) -> list[Any] | dict[str, Any] | None:
     return list(row.values()) if all(name.isdecimal() for name in row) else row
 
 
-def _reader(question: Question) -> RunReader | RunsReader:
+def _reader(question: SqlRequest) -> RunReader | RunsReader:
     """A reader of a run, or of the runs in a folder that is none, with DuckDB opened."""
     limits = question.limits
     os.chdir(question.folder)
@@ -135,8 +135,8 @@ def _reader(question: Question) -> RunReader | RunsReader:
     stats = run_json.stat() if run_json.is_file() else path.stat() if path.is_dir() else None
     # Inodes are used again: another run may have taken the place of one.
     identity = stats and ((stats.st_ino, stats.st_mtime_ns) if is_run else stats.st_ino)
-    place = (path.resolve(), identity)
-    reader = _opened(path, place, is_run, question.all_attempts, limits.memory)
+    key = (path.resolve(), identity)
+    reader = _opened(path, key, is_run, question.all_attempts, limits.memory)
     reader.sql("SELECT 1")
     _limit_memory(limits.memory_bytes)
     return reader
@@ -144,9 +144,9 @@ def _reader(question: Question) -> RunReader | RunsReader:
 
 @lru_cache(maxsize=MAX_READERS)
 def _opened(
-    path: Path, place: Hashable, is_run: bool, all_attempts: bool, memory: str
+    path: Path, key: Hashable, is_run: bool, all_attempts: bool, memory: str
 ) -> RunReader | RunsReader:
-    """A reader of a path; `place` is what lies there now."""
+    """A reader of a path; `key` says what lies there now."""
     if is_run:
         return open_run(path, all_attempts=all_attempts, memory_limit=memory)
     reader = open_runs(path, memory_limit=memory)

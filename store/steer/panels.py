@@ -164,8 +164,8 @@ def replace(root: Path, page: str, old: Panel, new: Panel) -> None:
 def remove(root: Path, page: str, panel: Panel) -> None:
     """Take a panel away; a page without any is gone. Raises as `replace`."""
     with _changing(root) as pages:
-        at = _place(pages, page, panel)
-        del pages[page][at]
+        index = _place(pages, page, panel)
+        del pages[page][index]
         if not pages[page]:
             del pages[page]
 
@@ -173,8 +173,8 @@ def remove(root: Path, page: str, panel: Panel) -> None:
 def move(root: Path, page: str, panel: Panel, by: int) -> None:
     """Move a panel by so many places; not beyond the ends. Raises as `replace`."""
     with _changing(root) as pages:
-        at = _place(pages, page, panel)
-        pages[page].insert(max(0, at + by), pages[page].pop(at))
+        index = _place(pages, page, panel)
+        pages[page].insert(max(0, index + by), pages[page].pop(index))
 
 
 def _place(pages: Mapping[str, list[Panel]], page: str, panel: Panel) -> int:

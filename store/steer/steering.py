@@ -302,21 +302,21 @@ def _inert_words(info: RunInfo, after: Mapping[str, Any], key: str) -> str:
     holds if every setting of `when` has one of the values there, and none of `unless` has.
     """
 
-    known = {**flat(info.config), **after}
+    effective = {**flat(info.config), **after}
     schema = info.live_knobs.get(key)
     rules = schema.get("inert", ()) if isinstance(schema, Mapping) else ()
     for rule in rules:
         when, unless = rule.get("when", {}), rule.get("unless", {})
-        if not all(known.get(name) in values for name, values in when.items()):
+        if not all(effective.get(name) in values for name, values in when.items()):
             continue
-        if any(known.get(name) in values for name, values in unless.items()):
+        if any(effective.get(name) in values for name, values in unless.items()):
             continue
         why = rule["why"]
         for name in (*when, *unless):
-            why = why.replace(f"{{{name}}}", str(known.get(name)))
+            why = why.replace(f"{{{name}}}", str(effective.get(name)))
         if "keys_in" not in rule:
             return f"has no effect: {why}"
-        silent = known.get(rule["keys_in"]) or ()
+        silent = effective.get(rule["keys_in"]) or ()
         keys = [each for each in after[key] if each in silent]
         if keys:
             return f"has no effect for {', '.join(keys)}: {why}"

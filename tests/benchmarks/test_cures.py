@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from cures.__main__ import CURVES, advice_file, missing, wanted, write_labels
 
 from echoscope.diagnostics.bench.cures.kinds import FURTHER, kinds, setup_of, twins
-from echoscope.diagnostics.bench.cures.records import Piece, Records, has_collapsed
+from echoscope.diagnostics.bench.cures.records import Records, TrainedPiece, has_collapsed
 from echoscope.diagnostics.bench.cures.results import Results
 from echoscope.diagnostics.bench.cures.tables import (
     BUILT,
@@ -41,8 +41,8 @@ def test_the_page_shows_what_the_records_give() -> None:
     for name, grid in tables(Records()).items():
         if name in BUILT:
             continue
-        shown = grid.markdown() if grid.rows else NOT_RUN
-        assert f"<!-- {name}: begin -->\n{shown}\n<!-- {name}: end -->" in page, name
+        table = grid.markdown() if grid.rows else NOT_RUN
+        assert f"<!-- {name}: begin -->\n{table}\n<!-- {name}: end -->" in page, name
     assert missing_words(Results(Records())) in page
 
 
@@ -79,7 +79,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
 
 
-def trained(folder: Path) -> dict[tuple[str, int, str], Piece]:
+def trained(folder: Path) -> dict[tuple[str, int, str], TrainedPiece]:
     return Records(folder / "records").pieces
 
 
@@ -130,12 +130,14 @@ def test_arms_of_a_run_that_did_not_collapse_are_not_trained(tmp_path: Path) -> 
     records = Records(tmp_path)
     tasks = wanted([kind], [SEED])
     assert len(missing(tasks, records)) == 1 + len(kind.arms)
-    healthy = Piece(of=KIND, seed=SEED, arm=UNTREATED, steps=60, seconds=9.0)
+    healthy = TrainedPiece(of=KIND, seed=SEED, arm=UNTREATED, steps=60, seconds=9.0)
     records.add(replace(healthy, setup=setup_of(kind, UNTREATED)))
     assert missing(tasks, records) == []
 
 
 def test_a_changed_kind_is_trained_again(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    records.add(Piece(of=KIND, seed=SEED, arm=UNTREATED, setup="older", steps=60, seconds=9.0))
+    records.add(
+        TrainedPiece(of=KIND, seed=SEED, arm=UNTREATED, setup="older", steps=60, seconds=9.0)
+    )
     assert missing(wanted([kinds()[KIND]], [SEED]), records)[0].arm == UNTREATED

@@ -73,21 +73,21 @@ def result(**changes: object) -> Result:
 
 def test_t_interval_by_hand() -> None:
     """1, 2, 6: mean 3, sd sqrt(7), error sqrt(7/3), t(0.975, 2) = 4.3027."""
-    found = over_seeds([1.0, 2.0, 6.0])
-    assert found is not None
-    assert found.middle == pytest.approx(3.0)
-    assert found.high - 3.0 == pytest.approx(4.3027 * math.sqrt(7 / 3), abs=1e-3)
-    assert found.low + found.high == pytest.approx(6.0)
+    interval = over_seeds([1.0, 2.0, 6.0])
+    assert interval is not None
+    assert interval.middle == pytest.approx(3.0)
+    assert interval.high - 3.0 == pytest.approx(4.3027 * math.sqrt(7 / 3), abs=1e-3)
+    assert interval.low + interval.high == pytest.approx(6.0)
     assert over_seeds([1.0]) is None
 
 
 def test_welch_interval_by_hand() -> None:
     """Variances 2 and 18 of two values each: error sqrt(10), 100 / (1 + 81) = 1.22 degrees."""
-    found = between([1.0, 3.0], [5.0, 11.0])
-    assert found is not None
-    assert found.middle == pytest.approx(-6.0)
-    assert found.low < -6.0 - 4.3 * math.sqrt(10)  # fewer degrees of freedom than 2
-    assert found.low + found.high == pytest.approx(-12.0)
+    interval = between([1.0, 3.0], [5.0, 11.0])
+    assert interval is not None
+    assert interval.middle == pytest.approx(-6.0)
+    assert interval.low < -6.0 - 4.3 * math.sqrt(10)  # fewer degrees of freedom than 2
+    assert interval.low + interval.high == pytest.approx(-12.0)
     assert between([1.0], [2.0, 3.0]) is None
 
 
@@ -121,28 +121,28 @@ def test_a_verdict_follows_from_the_interval(
 
 def test_seeds_to_decide_by_hand() -> None:
     """Mean 3, sd 2.646: 5 seeds reach 2.776 sd / sqrt(5) = 3.29, 6 seeds 2.571 sd / sqrt(6)."""
-    found = over_seeds([1.0, 2.0, 6.0])
-    assert found is not None
-    assert seeds_to_decide(found, "above", 0.0, 30) == 6
-    assert seeds_to_decide(found, "above", 2.9, 30) is None
-    assert seeds_to_decide(found, "near", 10.0, 30) == 4
+    interval = over_seeds([1.0, 2.0, 6.0])
+    assert interval is not None
+    assert seeds_to_decide(interval, "above", 0.0, 30) == 6
+    assert seeds_to_decide(interval, "above", 2.9, 30) is None
+    assert seeds_to_decide(interval, "near", 10.0, 30) == 4
 
 
 def test_rank_correlation_by_hand() -> None:
     """Ranks 1 2 3 4 against 1 3 2 4: 1 - 6 * 2 / (4 * 15) = 0.8."""
-    one = np.array([1.0, 2.0, 3.0, 4.0])
-    assert spearman(one, np.array([10.0, 30.0, 20.0, 40.0])) == pytest.approx(0.8)
-    assert spearman(one, np.ones(4)) == 0.0
+    values = np.array([1.0, 2.0, 3.0, 4.0])
+    assert spearman(values, np.array([10.0, 30.0, 20.0, 40.0])) == pytest.approx(0.8)
+    assert spearman(values, np.ones(4)) == 0.0
 
 
 def test_whole_arms_are_drawn() -> None:
     """Two arms of low and two of high values: an arm drawn alone gives 0 or 1, never half of it."""
     values = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 1.0])
-    found = over_arms(lambda drawn: float(values[drawn].mean()), ["a", "b", "b", "c", "d", "d"])
-    assert found is not None
-    assert found.middle == 0.5
-    assert found.low == pytest.approx(0.0, abs=0.15)
-    assert found.high == pytest.approx(1.0, abs=0.15)
+    interval = over_arms(lambda drawn: float(values[drawn].mean()), ["a", "b", "b", "c", "d", "d"])
+    assert interval is not None
+    assert interval.middle == 0.5
+    assert interval.low == pytest.approx(0.0, abs=0.15)
+    assert interval.high == pytest.approx(1.0, abs=0.15)
     assert over_arms(lambda drawn: 0.0, ["a", "a", "b"]) is None
 
 
@@ -191,10 +191,10 @@ def record_of(path: Path, runs: dict[tuple[object, int], Result]) -> Record:
 
 
 def test_figures_read_a_record_and_a_record_reads_itself(tmp_path: Path) -> None:
-    one, other = QUICK_ARMS
+    first, other = QUICK_ARMS
     high = {"success": ([0, 5, 10], [0.4, 0.8, 0.9]), SPREAD: (None, [0.4] * 10)}
     highest = high | {"success": ([0, 5, 10], [0.4, 0.7, 0.9])}
-    runs = {(one, seed): result() for seed in (0, 1)}
+    runs = {(first, seed): result() for seed in (0, 1)}
     runs |= {
         (other, 0): result(curves=high),
         (other, 1): result(curves=highest),
@@ -203,26 +203,26 @@ def test_figures_read_a_record_and_a_record_reads_itself(tmp_path: Path) -> None
     record = record_of(tmp_path / "record.ndjson", runs)
     again = Record(record.path)
     assert again.results == record.results
-    pair = Difference(arm=other, other=one, measure="final success").interval(again)
+    pair = Difference(arm=other, other=first, measure="final success").interval(again)
     assert pair is not None
     assert (pair.middle, pair.num_seeds) == (pytest.approx(37.5), 2)  # seed 7 has no partner
-    lead = Lead(sources=(one, other), metric=SPREAD, metric_words="spread")
-    found = lead.interval(again)
-    assert found is not None
-    assert found.middle == pytest.approx(0.5)  # halved at 6.5, moved at 6
+    lead = Lead(sources=(first, other), metric=SPREAD, metric_words="spread")
+    interval = lead.interval(again)
+    assert interval is not None
+    assert interval.middle == pytest.approx(0.5)  # halved at 6.5, moved at 6
     assert lead.levels(again) == "3 of 3 collapsed runs showed it"
-    assert Split(sources=(one, other), measure="peak success").interval(again) is not None
-    ranks = Ranks(sources=(one, other), metric=SPREAD, metric_words="spread")
+    assert Split(sources=(first, other), measure="peak success").interval(again) is not None
+    ranks = Ranks(sources=(first, other), metric=SPREAD, metric_words="spread")
     assert ranks.interval(again) is None  # two arms are too few
-    again.keep_only([one.key(0)])
-    assert list(Record(record.path).results) == [one.key(0)]
+    again.keep_only([first.key(0)])
+    assert list(Record(record.path).results) == [first.key(0)]
 
 
 def test_what_is_in_the_record_is_not_trained_again(tmp_path: Path) -> None:
-    one, other = QUICK_ARMS
-    record = record_of(tmp_path / "record.ndjson", {(one, 0): result()})
-    assert missing((one, other), (0, 1), record) == [(other, 0), (one, 1), (other, 1)]
-    assert missing((one,), (0,), record, steps=3) == [(one, 0)]
+    first, other = QUICK_ARMS
+    record = record_of(tmp_path / "record.ndjson", {(first, 0): result()})
+    assert missing((first, other), (0, 1), record) == [(other, 0), (first, 1), (other, 1)]
+    assert missing((first,), (0,), record, steps=3) == [(first, 0)]
 
 
 def test_arms_load_and_differ() -> None:
@@ -240,8 +240,8 @@ def test_no_claim_says_what_came_out() -> None:
 
 
 def test_the_committed_record_belongs_to_the_claims() -> None:
-    wanted = {arm.key(seed) for arm in arms_of() for seed in range(MOST_SEEDS)}
-    assert set(Record(RECORD).results) <= wanted
+    keys = {arm.key(seed) for arm in arms_of() for seed in range(MOST_SEEDS)}
+    assert set(Record(RECORD).results) <= keys
 
 
 @pytest.mark.long

@@ -85,8 +85,8 @@ def test_every_column_has_its_true_mean(family: str) -> None:
 
 def test_there_are_enough_families_and_seeds_are_apart() -> None:
     assert len(FAMILIES) >= 30
-    one, two = made_run("hack", 0).table, made_run("hack", HELD_OUT[0]).table
-    assert not np.array_equal(one.columns[RETURN][:20], two.columns[RETURN][:20])
+    seen, two = made_run("hack", 0).table, made_run("hack", HELD_OUT[0]).table
+    assert not np.array_equal(seen.columns[RETURN][:20], two.columns[RETURN][:20])
 
 
 # -- claims against the truth ----------------------------------------------------------------------

@@ -41,18 +41,18 @@ def test_knobs_name_channels_and_nothing_twice() -> None:
 def test_a_knob_turns_its_channels_only() -> None:
     assert specs_of({}) == CHANNELS
     assert specs_of({"rates": 1.0}) == CHANNELS
-    found = {spec.name: spec for spec in specs_of({"rates": 0.75, "rates last": -1.0})}
+    specs = {spec.name: spec for spec in specs_of({"rates": 0.75, "rates last": -1.0})}
     plain = {spec.name: spec for spec in CHANNELS}
-    assert found["action"].raise_at == pytest.approx(0.15)
-    assert found["action"].persist == plain["action"].persist - 1
-    assert found["truncated"] == plain["truncated"]
+    assert specs["action"].raise_at == pytest.approx(0.15)
+    assert specs["action"].persist == plain["action"].persist - 1
+    assert specs["truncated"] == plain["truncated"]
     assert {s.name: s for s in specs_of({"spread window": 0.5})}["spread"].window == 5
 
 
 def test_shares_stay_below_all_of_it() -> None:
     """0.75 of the best, times 1.35, would be more than there is."""
-    found = {spec.name: spec for spec in specs_of({"spread": 1.35})}
-    assert found["spread"].raise_at == LARGEST_SHARE
+    specs = {spec.name: spec for spec in specs_of({"spread": 1.35})}
+    assert specs["spread"].raise_at == LARGEST_SHARE
     at_margin = {spec.name: spec for spec in specs_of({}, margin=0.9)}
     assert at_margin["action"].raise_at == pytest.approx(0.18)
 
@@ -99,12 +99,14 @@ def test_a_value_is_kept_only_if_it_is_better() -> None:
         frozenset({("a", 2.0), ("b", 3.0)}): measured(1, 10, 9.0),
     }
     told: list[tuple[int, int]] = []
-    found = tune(Table(answers), knobs=knobs, progress=lambda *at: told.append(at))
-    assert found.setting == {"a": 2.0, "b": 2.0}
-    assert found.before.scores.num_in_time == 8
-    assert found.after.scores.median_lead == 6.0
+    tuned = tune(
+        Table(answers), knobs=knobs, progress=lambda *progress_args: told.append(progress_args)
+    )
+    assert tuned.setting == {"a": 2.0, "b": 2.0}
+    assert tuned.before.scores.num_in_time == 8
+    assert tuned.after.scores.median_lead == 6.0
     assert told[-1] == (5, 5)
-    assert [value for _, value, _ in found.tried] == [2.0, 3.0, 2.0, 3.0]
+    assert [value for _, value, _ in tuned.tried] == [2.0, 3.0, 2.0, 3.0]
 
 
 def test_a_gate_refuses_what_is_better_elsewhere() -> None:
@@ -114,15 +116,15 @@ def test_a_gate_refuses_what_is_better_elsewhere() -> None:
         frozenset({("a", 2.0)}): measured(0, 9, 9.0),
         frozenset({("a", 3.0)}): measured(0, 9, 5.0),
     }
-    found = tune(Table(answers), knobs=knobs, gate=lambda setting: setting["a"] != 2.0)
-    assert found.setting == {"a": 3.0}
+    tuned = tune(Table(answers), knobs=knobs, gate=lambda setting: setting["a"] != 2.0)
+    assert tuned.setting == {"a": 3.0}
 
 
 @pytest.mark.long
 def test_the_sweep_agrees_with_the_bench_on_false_alarms_and_detection() -> None:
     runs = [make("format_collapse", 2), make("healthy", 2)]
-    found = Sweep(runs).measure({})
+    levels = Sweep(runs).measure({})
     whole = Sweep(runs).judged({})
-    assert found.scores.num_in_time == sum(j.critical.is_in_time for j in whole[:1])
-    assert found.scores.num_false == 0
-    assert np.isfinite(found.scores.median_lead)
+    assert levels.scores.num_in_time == sum(j.critical.is_in_time for j in whole[:1])
+    assert levels.scores.num_false == 0
+    assert np.isfinite(levels.scores.median_lead)

@@ -31,9 +31,9 @@ def browser() -> Iterator[object]:
             pytest.fail(words)
         pytest.skip(words)
     with playwright_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield found
-        found.close()
+        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., DashboardProcess]]:
         return begun[-1]
 
     yield start
-    for one in begun:
-        one.close()
+    for process in begun:
+        process.close()
 
 
 @pytest.fixture(scope="session")
@@ -115,5 +115,5 @@ def hold(dashboard: DashboardProcess) -> Iterator[Callable[..., HeldRun]]:
         return held[-1]
 
     yield make
-    for one in held:
-        one.close()
+    for run in held:
+        run.close()

@@ -27,7 +27,7 @@ def guarded(
 
 def sessions(page: Any) -> list[Any]:
     """The cookies that let a browser in."""
-    return [one for one in page.context.cookies() if one["name"].startswith("echoscope")]
+    return [cookie for cookie in page.context.cookies() if cookie["name"].startswith("echoscope")]
 
 
 def test_the_printed_link_opens_the_page_and_its_address_has_no_token(

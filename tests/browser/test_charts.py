@@ -32,7 +32,7 @@ def measured(dashboard: DashboardProcess) -> str:
             "policy/mismatch_kl": (step % 3 - 1) * 1e-14,
             "optim/grad_norm": 1.0 + step % 4,
         }
-        found = [step_metrics(run.name, step, values)]
+        rows = [step_metrics(run.name, step, values)]
         if step in EVALUATED:
             rates = {
                 "eval/lake/success_rate": EVALUATED[step],
@@ -40,17 +40,17 @@ def measured(dashboard: DashboardProcess) -> str:
                 "eval/lake/success_rate_high": EVALUATED[step] + 0.05,
                 "eval/lake/num_tasks": 128.0,
             }
-            found.append(step_metrics(run.name, step, rates, "eval"))
+            rows.append(step_metrics(run.name, step, rates, "eval"))
         if step in (10, 30):
-            found.append(step_metrics(run.name, step, {"probe/lake/success_rate": 0.5}, "eval"))
-        writer.commit_step(metrics=found, trajectories=[made_trajectory(step, n) for n in range(2)])
+            rows.append(step_metrics(run.name, step, {"probe/lake/success_rate": 0.5}, "eval"))
+        writer.commit_step(metrics=rows, trajectories=[made_trajectory(step, n) for n in range(2)])
     writer.close(status="finished")
     return run.name
 
 
 def curves(page: Any, plot: str) -> dict[str, dict[str, Any]]:
     """Name -> what is drawn of it: places on both axes, and whether they are joined."""
-    return {one["name"]: one for one in page.evaluate(PLACES, plot) if one["name"]}
+    return {trace["name"]: trace for trace in page.evaluate(PLACES, plot) if trace["name"]}
 
 
 @pytest.mark.parametrize("smooth", ["0", "0.9"])

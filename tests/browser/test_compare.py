@@ -73,7 +73,7 @@ def test_evaluations_say_which_are_not_comparable(
     visit(page, f"{dashboard.url}/compare?runs={','.join(boards)}")
 
     def evaluations() -> list[list[str]]:
-        tables = [table_rows(page, place) for place in range(6)]
+        tables = [table_rows(page, index) for index in range(6)]
         return next((rows for rows in tables if rows and rows[0][:2] == ["tasks", "run"]), [])
 
     head, *rows = until(evaluations, "evaluations", page=page)

@@ -136,7 +136,7 @@ def test_evidence_stands_before_the_rest(
     until(lambda: charts.count() == 2, "two charts", page=page)
     texts = page.locator(".st-key-examples .es-reply, .st-key-examples .es-text")
     texts.first.wait_for()
-    ends = [place.bounding_box() for place in (box, charts.first, charts.last)]
+    ends = [part.bounding_box() for part in (box, charts.first, charts.last)]
     assert all(end["y"] + end["height"] <= 900 for end in ends)
     first = texts.first.bounding_box()
     assert first["y"] <= 860

@@ -44,8 +44,8 @@ def run_with_alarms(path: Path, count: int) -> None:
     add_steps(writer, path.name, range(4))
     if count:
         severities = ("critical", "warning", "critical", "warning")
-        found = [alarm(*one) for one in zip(RULES[:count], severities[:count], strict=True)]
-        writer.record_alarms(found)
+        alarms = [alarm(*pair) for pair in zip(RULES[:count], severities[:count], strict=True)]
+        writer.record_alarms(alarms)
     writer.close(status="finished")
 
 

@@ -177,7 +177,7 @@ def test_every_state_has_the_same_layout(server: DashboardProcess, page: Any) ->
         page.locator(".es-tile").first.wait_for()
         until(lambda: page.locator(CHARTS).count() >= 3, "charts", page=page)
         tops = [page.locator(".es-tiles"), page.locator(CHARTS).first]
-        return [round(one.bounding_box()["y"]) for one in tops]
+        return [round(top.bounding_box()["y"]) for top in tops]
 
     tops = {state: places(state) for state in STATES if state != "starting"}
     assert len(set(map(tuple, tops.values()))) == 1, tops
@@ -197,9 +197,9 @@ def test_nothing_moves_by_itself_over_thirty_live_steps(
     for step in range(55, 85):
         add_steps(writer, "live", range(step, step + 1), lambda step: rows[step])
         if step % 5 == 4:
-            shown = f"{step} / 160"
+            position = f"{step} / 160"
             until(
-                lambda shown=shown: shown in page.locator(".es-tiles").inner_text(),
+                lambda position=position: position in page.locator(".es-tiles").inner_text(),
                 "the step in its tile",
                 page=page,
             )

@@ -66,8 +66,8 @@ def steer(run: Path, action: CommandAction) -> None:
 
 def step_shown(page: Any) -> int:
     """The step counter of the Live page."""
-    found = STEP.search(page.locator(".es-line-badge").first.inner_text())
-    return int(found[1]) if found else -1
+    match = STEP.search(page.locator(".es-line-badge").first.inner_text())
+    return int(match[1]) if match else -1
 
 
 def wait_for_steps(run: Path, count: int) -> None:
@@ -78,8 +78,10 @@ def wait_for_steps(run: Path, count: int) -> None:
 
 def answered(run: Path, action: str) -> CommandState | None:
     """The command of that kind, once the trainer has answered it."""
-    found = [s for s in open_run(run).commands() if s.command.action.value == action and s.ack]
-    return found[-1] if found else None
+    acknowledged = [
+        s for s in open_run(run).commands() if s.command.action.value == action and s.ack
+    ]
+    return acknowledged[-1] if acknowledged else None
 
 
 def confirm(page: Any, button: str, why: str) -> None:

@@ -85,8 +85,8 @@ def cards(tmp_path_factory: pytest.TempPathFactory) -> str:
     writer.close(status="finished")
     make_run(folder / "good", 9)
     run = Run(folder / "bad")
-    shown = [run, run.diagnose(), run.episode("t00000059-00000"), Run(folder / "good")]
-    return "".join(one._repr_html_() for one in shown)
+    drawn = [run, run.diagnose(), run.episode("t00000059-00000"), Run(folder / "good")]
+    return "".join(card._repr_html_() for card in drawn)
 
 
 @pytest.mark.parametrize("is_light", ["true", "false"])
@@ -99,9 +99,9 @@ def test_cards_are_readable_and_hostile_text_does_nothing(
     file.write_text(body, encoding="utf-8", errors="surrogatepass")
     page = browser.new_page(viewport={"width": 1000, "height": 800})
     page.goto(file.as_uri())
-    found = page.locator(".es-nb").evaluate_all(CONTRAST)
-    assert len(found) > 60
-    too_faint = [(round(ratio, 2), words) for ratio, words in found if ratio < LEAST]
+    contrasts = page.locator(".es-nb").evaluate_all(CONTRAST)
+    assert len(contrasts) > 60
+    too_faint = [(round(ratio, 2), words) for ratio, words in contrasts if ratio < LEAST]
     assert too_faint == []
     assert page.evaluate("window.hit") is None
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

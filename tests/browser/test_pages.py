@@ -40,13 +40,13 @@ def test_an_address_restores_the_view(dashboard: DashboardProcess, page: Any, br
     view = "run=tiny&step=4&trajectory=t00000004-00002&turn=0&heat=entropy"
     visit(page, f"{dashboard.url}/replay?{view}")
     page.get_by_text("Entropy (nats)").first.wait_for()
-    shown = page.locator(".es-text").first.inner_text()
+    reply = page.locator(".es-text").first.inner_text()
     other = browser.new_context()
     fresh = other.new_page()
     visit(fresh, page.evaluate("location.href"))
     fresh.get_by_text("Entropy (nats)").first.wait_for()
     assert asked(fresh) == asked(page)
-    assert fresh.locator(".es-text").first.inner_text() == shown
+    assert fresh.locator(".es-text").first.inner_text() == reply
     fresh.get_by_role("heading", name="Group 0, sibling 2").wait_for()
     other.close()
 
@@ -68,7 +68,7 @@ def test_charts_are_drawn_once_they_are_in_sight(
     assert hidden
     page.locator(".echoscope-figure").nth(hidden[-1]).scroll_into_view_if_needed()
     until(lambda: page.evaluate(IS_DRAWN)[hidden[-1]], "hidden chart", page=page)
-    fetched = [one for one in watch.requests if "plotly" in one.lower()]
+    fetched = [request for request in watch.requests if "plotly" in request.lower()]
     assert len(fetched) == 1
     assert re.fullmatch(r"http://127[.]0[.]0[.]1:[0-9]+/assets/[0-9a-f]+/plotly[.]js", fetched[0])
 
@@ -76,8 +76,8 @@ def test_charts_are_drawn_once_they_are_in_sight(
 def test_an_address_restores_a_zoom(dashboard: DashboardProcess, page: Any) -> None:
     visit(page, f"{dashboard.url}/live?run=tiny&zoom=1.5,3.25")
     page.locator(".js-plotly-plot .main-svg").first.wait_for()
-    found = page.evaluate("document.querySelector('.js-plotly-plot')._fullLayout.xaxis.range")
-    assert found == [1.5, 3.25]
+    reach = page.evaluate("document.querySelector('.js-plotly-plot')._fullLayout.xaxis.range")
+    assert reach == [1.5, 3.25]
 
 
 def test_a_chart_that_cannot_be_drawn_says_so(dashboard: DashboardProcess, page: Any) -> None:
@@ -103,10 +103,10 @@ def test_keys_move_through_trajectories_and_turns(dashboard: DashboardProcess, p
     visit(page, f"{dashboard.url}/replay?run=tiny&step=4&trajectory={first}&turn=0&order=id")
     page.locator(".es-text").first.wait_for()
     page.locator("h1").first.click()
-    assert press(page, "j", "trajectory", lambda found: found != first) == second
-    assert press(page, "k", "trajectory", lambda found: found != second) == first
-    assert press(page, "p", "turn", lambda found: found == "0")  # from the newest, which is 1
-    assert press(page, "n", "turn", lambda found: found == "1")
+    assert press(page, "j", "trajectory", lambda value: value != first) == second
+    assert press(page, "k", "trajectory", lambda value: value != second) == first
+    assert press(page, "p", "turn", lambda value: value == "0")  # from the newest, which is 1
+    assert press(page, "n", "turn", lambda value: value == "1")
 
 
 def test_a_page_chosen_from_the_menu_names_its_run(dashboard: DashboardProcess, page: Any) -> None:

@@ -44,8 +44,8 @@ def click(page: Any, x: int, row: int) -> None:
 
 def names(page: Any) -> list[str]:
     rows = table_rows(page) or [[]]
-    place = next((n for n, title in enumerate(rows[0]) if title.startswith(("Run", "Group"))), 0)
-    return [row[place] for row in rows[1:]]
+    column = next((n for n, title in enumerate(rows[0]) if title.startswith(("Run", "Group"))), 0)
+    return [row[column] for row in rows[1:]]
 
 
 def test_groups_open_and_curves_hide_by_a_click(
@@ -53,8 +53,8 @@ def test_groups_open_and_curves_hide_by_a_click(
 ) -> None:
     address = "?group=lr&sort=-eval_success&curve=eval/success_rate"
     visit(page, f"{serve(root).url}/{address}")
-    shown = ["▸ lr 0.0001  (2)", "▸ lr 1e-06  (2)"]
-    until(lambda: names(page) == shown, "groups", page=page)
+    heads = ["▸ lr 0.0001  (2)", "▸ lr 1e-06  (2)"]
+    until(lambda: names(page) == heads, "groups", page=page)
     until(lambda: page.locator(CURVES).count() >= 2, "curves", page=page)
     page.get_by_text("Drawn: 2 of 2 groups of this page").wait_for()
     assert ":material/" not in str(table_rows(page))  # what a screen reader would be told
@@ -111,9 +111,9 @@ def test_groups_and_order_are_of_the_runs_of_all_pages(
     groups = [f"\u25b8 lr {rate}  (5)" for rate in rates]
     until(lambda: names(page) == groups, "every group with all of its runs", page=page)
     head, *rows = table_rows(page)
-    place = next(n for n, title in enumerate(head) if title.startswith("Evaluation success"))
+    column = next(n for n, title in enumerate(head) if title.startswith("Evaluation success"))
     # Runs k, k + 6, ... k + 24 of a group are twelve places after its first on average.
-    assert [row[place].split(" (")[0] for row in rows] == [f"{78 - k} %" for k in range(6)]
+    assert [row[column].split(" (")[0] for row in rows] == [f"{78 - k} %" for k in range(6)]
 
 
 def save_and_leave(page: Any, url: str, name: str) -> None:

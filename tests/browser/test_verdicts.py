@@ -97,8 +97,8 @@ def test_banner_and_tile_say_what_is_claimed_and_what_is_true(
     look_at_banner(page, verdict, name)
     look_at_tile(page, verdict, root / name)
     never = re.compile(COURSES[name].never)
-    for shown in (page.locator("body").inner_text(), verdict.text):
-        assert never.search(plain(shown)) is None
+    for text in (page.locator("body").inner_text(), verdict.text):
+        assert never.search(plain(text)) is None
 
 
 def look_at_banner(page: Any, verdict: Verdict, name: str) -> None:
@@ -127,7 +127,7 @@ def look_at_banner(page: Any, verdict: Verdict, name: str) -> None:
 def look_at_tile(page: Any, verdict: Verdict, run: Path) -> None:
     course = COURSES[run.name]
     of_it = [claim for claim in verdict.claims if claim.metric == course.key]
-    claim = next(one for one in of_it if isinstance(one, Level | Change | Lost | Dip))
+    claim = next(each for each in of_it if isinstance(each, Level | Change | Lost | Dip))
     words = claim_words(claim)
     assert re.fullmatch(course.tile, words)
     tile = page.locator(".es-tile", has_text=TILES.get(course.key, "Evaluation success"))

@@ -279,8 +279,8 @@ def damaged(text: str, rng: random.Random) -> bytes:
     if kind == 0:
         parts = text.split("0.")
         places = rng.sample(range(1, len(parts)), k=min(3, len(parts) - 1))
-        for place in places:
-            parts[place] = f"{rng.choice(ODD_VALUES)} {parts[place]}"
+        for index in places:
+            parts[index] = f"{rng.choice(ODD_VALUES)} {parts[index]}"
         return "0.".join(parts).encode("utf-8", "replace")
     data = bytearray(text.encode())
     if kind == 1:

@@ -95,8 +95,8 @@ def run(tmp_path: Path) -> Path:
 def test_an_ended_run_is_told_no_command(run: Path, type_command: Type) -> None:
     answer = type_command("ctl", run, "alarms", "--json")
     assert answer.code == 0
-    (found,) = json.loads(answer.out)["alarms"]
-    assert found == {
+    (open_alarm,) = json.loads(answer.out)["alarms"]
+    assert open_alarm == {
         "alarm_id": "echo_trap-00000003",
         "rule": "ECHO_TRAP",
         "severity": "critical",
@@ -122,12 +122,12 @@ def test_an_ended_run_is_told_no_command(run: Path, type_command: Type) -> None:
 
 
 def test_a_cleared_alarm_is_said_in_its_own_words_alone(run: Path, type_command: Type) -> None:
-    found = json.loads(type_command("ctl", run, "alarms", "--all", "--json").out)["alarms"]
-    assert [(one["rule"], one["state"], one["cleared_step"]) for one in found] == [
+    alarms = json.loads(type_command("ctl", run, "alarms", "--all", "--json").out)["alarms"]
+    assert [(row["rule"], row["state"], row["cleared_step"]) for row in alarms] == [
         ("ECHO_TRAP", "open", None),
         ("STALLED", "cleared", 4),
     ]
-    assert found[1]["value"] is None  # strict JSON has no NaN
+    assert alarms[1]["value"] is None  # strict JSON has no NaN
     lines = type_command("ctl", run, "alarms", "--all").out.splitlines()
     assert lines[0] == (
         "critical ECHO_TRAP since step 4, warning at step 3, onset 2  [echo_trap-00000003]"
@@ -154,8 +154,8 @@ def test_a_run_is_tagged_noted_and_pinned(run: Path, type_command: Type) -> None
     (row,) = json.loads(type_command("runs", "list", run.parent, "--json").out)
     assert (row["tags"], row["is_pinned"]) == (["baseline", "seed 0"], True)
     assert "baseline, seed 0" in type_command("runs", "list", run.parent).out
-    shown = json.loads(type_command("runs", "show", run, "--json").out)
-    assert shown["note"] == "the KL\nwas wrong"
+    details = json.loads(type_command("runs", "show", run, "--json").out)
+    assert details["note"] == "the KL\nwas wrong"
     answer = type_command("runs", "note", run, "--untag", "baseline", "--unpin", "--json")
     assert json.loads(answer.out) == {
         "tags": ["seed 0"],

@@ -198,8 +198,8 @@ def leaves(value: Any, prefix: str = "") -> dict[str, Any]:
     """Dotted key to value of every setting."""
     if isinstance(value, BaseModel):
         names = type(value).model_fields
-        found = (leaves(getattr(value, name), f"{prefix}{name}.") for name in names)
-        return {key: leaf for below in found for key, leaf in below.items()}
+        fields = (leaves(getattr(value, name), f"{prefix}{name}.") for name in names)
+        return {key: leaf for below in fields for key, leaf in below.items()}
     if isinstance(value, list) and value and isinstance(value[0], BaseModel):
         return leaves(value[0], f"{prefix}0.")
     return {prefix[:-1]: value}
@@ -227,8 +227,8 @@ NUMBERS = (bool, int, float)
 
 def made_wrong() -> list[str]:
     rng = random.Random(9)
-    known = leaves(load_config("demo"))
-    keys = [key for key, value in known.items() if isinstance(value, NUMBERS)]
+    settings = leaves(load_config("demo"))
+    keys = [key for key, value in settings.items() if isinstance(value, NUMBERS)]
     return [f"{rng.choice(keys)}={rng.choice(POISON)}" for _ in range(140)]
 
 

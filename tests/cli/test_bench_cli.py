@@ -43,9 +43,9 @@ def test_curves_as_tables(curves: Path) -> None:
 
 def test_curves_as_json(curves: Path) -> None:
     result = RUNNER.invoke(bench.app, ["collapse", "--curves", str(curves), "--json"])
-    found = json.loads(result.output)
-    assert found["verdict"]["collapsed"] == 1
-    assert {run["name"] for run in found["runs"]} == {"bad", "good"}
+    answer = json.loads(result.output)
+    assert answer["verdict"]["collapsed"] == 1
+    assert {run["name"] for run in answer["runs"]} == {"bad", "good"}
 
 
 def test_a_detector_of_ones_own_stands_beside_the_others(
@@ -54,8 +54,8 @@ def test_a_detector_of_ones_own_stands_beside_the_others(
     (tmp_path / "own_alarm.py").write_text("def never(run):\n    return False\n")
     monkeypatch.chdir(tmp_path)
     args = ["collapse", "--curves", str(curves), "--detector"]
-    found = json.loads(RUNNER.invoke(bench.app, [*args, "own_alarm:never", "--json"]).output)
-    own = found["baselines"][0]
+    answer = json.loads(RUNNER.invoke(bench.app, [*args, "own_alarm:never", "--json"]).output)
+    own = answer["baselines"][0]
     assert (own["name"], own["detected"], own["false"]) == ("own_alarm:never", 0, 0)
     refused = RUNNER.invoke(bench.app, [*args, "own_alarm:missing"])
     assert "has no function 'missing'" in str(refused.exception)
@@ -64,9 +64,9 @@ def test_a_detector_of_ones_own_stands_beside_the_others(
 @pytest.mark.long
 def test_made_runs_only() -> None:
     args = ["collapse", "--part", "made", "--seeds", "1", "--json"]
-    found = json.loads(RUNNER.invoke(bench.app, args).output)
-    assert list(found) == ["made"]
-    assert {"FORMAT_COLLAPSE", "NON_FINITE"} <= set(found["made"]["rules"]) <= set(RULES_BY_NAME)
+    answer = json.loads(RUNNER.invoke(bench.app, args).output)
+    assert list(answer) == ["made"]
+    assert {"FORMAT_COLLAPSE", "NON_FINITE"} <= set(answer["made"]["rules"]) <= set(RULES_BY_NAME)
 
 
 @pytest.mark.long
@@ -75,8 +75,8 @@ def test_small_runs_in_the_same_format(curves: Path, monkeypatch: pytest.MonkeyP
     result = RUNNER.invoke(bench.app, ["collapse", "--part", "small"])
     assert result.exit_code == 0, result.output
     assert "small: 2 runs" in result.output
-    found = json.loads(RUNNER.invoke(bench.app, ["collapse", "--part", "small", "--json"]).output)
-    assert list(found) == ["small"]
+    answer = json.loads(RUNNER.invoke(bench.app, ["collapse", "--part", "small", "--json"]).output)
+    assert list(answer) == ["small"]
 
 
 @pytest.mark.long
@@ -115,9 +115,9 @@ def test_cures_shows_every_kind_and_what_is_not_trained() -> None:
     values = json.loads(RUNNER.invoke(bench.app, ["cures", "--json"]).output)
     assert {row["kind"].strip("`") for row in values["kinds"]} == set(kinds())
     assert values["pieces"]["trained"] <= values["pieces"]["wanted"]
-    shown = RUNNER.invoke(bench.app, ["cures"])
-    assert shown.exit_code == 0, shown.output
-    assert "rewound only" in shown.output
+    page = RUNNER.invoke(bench.app, ["cures"])
+    assert page.exit_code == 0, page.output
+    assert "rewound only" in page.output
 
 
 def test_a_damaged_record_is_one_line_with_the_way_out(

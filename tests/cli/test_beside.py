@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from started import started
 
-from echoscope.cli.beside import Beside, dashboard_beside
+from echoscope.cli.beside import StartedDashboard, dashboard_beside
 from echoscope.store.reader import open_run
 
 PATIENCE_S = 240.0
@@ -47,9 +47,9 @@ class Terminal:
         """Until the screen has shown it."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            found = re.search(pattern, self.text)
-            if found:
-                return found
+            match = re.search(pattern, self.text)
+            if match:
+                return match
             assert self._read(), f"it ended without {pattern!r}:\n{self.text}"
             assert time.monotonic() < deadline, f"no {pattern!r}:\n{self.text}"
 
@@ -77,11 +77,11 @@ class Terminal:
         ready, _, _ = select.select([self._screen], [], [], PATIENCE_S)
         assert ready, f"silent for {PATIENCE_S} s:\n{self.text}"
         try:
-            found = os.read(self._screen, 65_536)
+            data = os.read(self._screen, 65_536)
         except OSError:  # the other side is closed
             return False
-        self.text += found.decode("utf-8", "replace")
-        return bool(found)
+        self.text += data.decode("utf-8", "replace")
+        return bool(data)
 
 
 @pytest.fixture
@@ -114,9 +114,9 @@ def test_the_demo_shows_its_dashboard_and_leaves_it_open_until_ctrl_c(
 ) -> None:
     demo = terminal("demo", "--root", str(tmp_path / "runs"), *TINY_DEMO)
     demo.wait_for(r"the dashboard stays open until Ctrl-C: http://127\.0\.0\.1:\d+/live\?run=")
-    found = ADDRESS.search(demo.text)
-    assert found is not None
-    url, page, name = found.groups()
+    match = ADDRESS.search(demo.text)
+    assert match is not None
+    url, page, name = match.groups()
     (run,) = [path.name for path in (tmp_path / "runs").iterdir() if path.name[0] != "."]
     assert name == run
     assert open_run(tmp_path / "runs" / run).info().status == "finished"
@@ -158,7 +158,7 @@ def test_a_dashboard_that_cannot_start_is_one_line(
     (broken / "uvicorn.py").write_text("raise OSError('no web server here')\n")
     monkeypatch.setenv("PYTHONPATH", str(broken))
     said: list[str] = []
-    beside = Beside(tmp_path)
+    beside = StartedDashboard(tmp_path)
     beside.announce(said.append, "x")
     beside.stay(said.append)  # there is nothing to stay for
     assert said == ["the dashboard did not start: no web server here; training goes on"]

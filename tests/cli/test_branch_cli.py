@@ -47,9 +47,9 @@ def test_a_branch_is_announced_trained_and_found(parent: Path, type_command: Typ
     assert first["run_id"].startswith("colder-")
     assert last == {"run_id": first["run_id"], "path": first["path"], "status": "finished"}
     assert "step    4/4" in answer.err  # progress is not for the program that reads stdout
-    shown = json.loads(type_command("runs", "show", first["path"], "--json").out)
-    assert shown["parent_run_id"] == "parent"
-    assert shown["config"]["branched_from"] == {
+    details = json.loads(type_command("runs", "show", first["path"], "--json").out)
+    assert details["parent_run_id"] == "parent"
+    assert details["config"]["branched_from"] == {
         "run_id": "parent",
         "step": 3,
         "reason": "too hot",

@@ -54,9 +54,9 @@ def test_a_collapse_exits_with_3(collapsed: Path) -> None:
 def test_json_is_one_object(collapsed: Path) -> None:
     result = runner.invoke(app, ["diagnose", str(collapsed), "--json"])
     assert result.exit_code == 3
-    found = json.loads(result.stdout)
-    assert found["state"] == "collapsed"
-    assert found["kinds"][0] == "FORMAT_COLLAPSE"
+    answer = json.loads(result.stdout)
+    assert answer["state"] == "collapsed"
+    assert answer["kinds"][0] == "FORMAT_COLLAPSE"
 
 
 def test_watch_fails_only_if_asked(watched: Path) -> None:
@@ -158,9 +158,9 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
 def test_an_evaluation_is_not_judged(tmp_path: Path) -> None:
     """One sentence: what it is, whose, and where its success can be read."""
     run = make_evaluation(tmp_path / "e", {"lake": ["11", "10"]}, who="qwen")
-    found = runner.invoke(app, ["diagnose", str(run)])
-    assert found.exit_code == 0
-    assert found.output == (
+    again = runner.invoke(app, ["diagnose", str(run)])
+    assert again.exit_code == 0
+    assert again.output == (
         f"{run} is an evaluation of qwen, not a training, so there is no verdict. Its success is "
         "on the page Evaluations of `echoscope dashboard`. `echoscope eval WHO --against "
         f"{run}` compares another model with it.\n"
@@ -172,6 +172,6 @@ def test_an_evaluation_is_not_judged(tmp_path: Path) -> None:
 def test_an_evaluation_that_was_killed_is_not_judged_either(tmp_path: Path) -> None:
     writer = open_evaluation(tmp_path / "e", {"lake": ["1"]}, planned=9)
     writer._lock.release()  # as the system does when a process dies
-    found = runner.invoke(app, ["diagnose", str(tmp_path / "e")])
-    assert found.exit_code == 0
-    assert "is an evaluation of tiny" in found.output
+    again = runner.invoke(app, ["diagnose", str(tmp_path / "e")])
+    assert again.exit_code == 0
+    assert "is an evaluation of tiny" in again.output

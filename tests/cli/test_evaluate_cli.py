@@ -24,9 +24,9 @@ def run(*words: str, code: int = 0) -> str:
 
 def test_json_has_every_k_and_the_interval(tmp_path: Path) -> None:
     words = ["--tasks", "6", "--siblings", "2", "--json", "-o", str(tmp_path / "e")]
-    found = json.loads(run(*PLAY, *words))
-    (world,) = found["worlds"]
-    assert (found["num_played"], found["num_planned"], found["status"]) == (12, 12, "finished")
+    answer = json.loads(run(*PLAY, *words))
+    (world,) = answer["worlds"]
+    assert (answer["num_played"], answer["num_planned"], answer["status"]) == (12, 12, "finished")
     assert list(world["pass_at"]) == list(world["pass_all"]) == ["1", "2"]
     assert world["success"] == world["pass_at"]["1"]
     assert world["success"]["low"] <= world["success"]["value"] <= world["success"]["high"]
@@ -64,18 +64,18 @@ def test_a_suite_is_compared_with_an_evaluation_of_the_players_own_tasks(tmp_pat
     first = tmp_path / "first"
     run(*PLAY, "--tasks", "3", "-o", str(first))
     suite = ["--suite", "generalisation", "--tasks", "3", "--json", "-o", str(tmp_path / "suite")]
-    found = json.loads(run(*PLAY, *suite, "--against", str(first)))
-    (difference,) = found["against"]["differences"]
+    answer = json.loads(run(*PLAY, *suite, "--against", str(first)))
+    (difference,) = answer["against"]["differences"]
     assert (difference["tag"], difference["num_tasks"]) == ("frozen_lake", 3)
 
 
 @pytest.mark.long
 def test_a_suite_shows_the_gap_to_the_players_own_tasks(tmp_path: Path) -> None:
     words = ["--suite", "generalisation", "--tasks", "2", "--json", "-o", str(tmp_path / "e")]
-    found = json.loads(run("eval", "tiny", "--env", "sokoban", *words))
-    success = {world["tag"]: world["success"]["value"] for world in found["worlds"]}
+    answer = json.loads(run("eval", "tiny", "--env", "sokoban", *words))
+    success = {world["tag"]: world["success"]["value"] for world in answer["worlds"]}
     assert next(iter(success)) == "sokoban / in"
-    for tag, gap in found["gaps"].items():
+    for tag, gap in answer["gaps"].items():
         assert tag.startswith(("sokoban / near / ", "sokoban / far / "))
         assert gap["value"] == pytest.approx(success[tag] - success["sokoban / in"])
         assert gap["low"] <= gap["value"] <= gap["high"]

@@ -128,9 +128,9 @@ def test_the_report_as_json(run: Path) -> None:
 
 def test_the_help_describes_each_format_in_a_line() -> None:
     answer = CliRunner().invoke(typer.main.get_command(app), ["export", "--help"])
-    shown = answer.output.partition("Formats")[2].splitlines()[1:]
-    assert [tuple(line.split(maxsplit=1)) for line in shown] == list(ABOUT.items())
-    assert [known.name for known in FORMATS] == list(ABOUT)
+    lines = answer.output.partition("Formats")[2].splitlines()[1:]
+    assert [tuple(line.split(maxsplit=1)) for line in lines] == list(ABOUT.items())
+    assert [form.name for form in FORMATS] == list(ABOUT)
 
 
 @pytest.mark.parametrize(

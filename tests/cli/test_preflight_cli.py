@@ -28,10 +28,10 @@ def test_a_run_worth_starting(type_command: Command, config_file: Path) -> None:
 
 def test_json(type_command: Command, config_file: Path) -> None:
     words = ("--config", config_file, "--groups", "2", "--json", "steps=7")
-    found = json.loads(type_command("preflight", *words).out)
-    assert found["go"] is False
-    assert found["cost"]["steps"] == 7
-    assert found["numbers"]["num_groups"] == 2
+    answer = json.loads(type_command("preflight", *words).out)
+    assert answer["go"] is False
+    assert answer["cost"]["steps"] == 7
+    assert answer["numbers"]["num_groups"] == 2
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,8 @@ def test_list_and_show_say_what_an_evaluation_is(echoscope: Run, tmp_path: Path)
     run = make_evaluation(tmp_path / "e", {"lake": ["11"]}, planned=9, status="stopped")
     (listed,) = json.loads(echoscope("runs", "list", tmp_path, "--json")[1])
     assert (listed["verdict"], listed["status"]) == ("evaluation", "stopped")
-    shown = json.loads(echoscope("runs", "show", run, "--json")[1])
-    assert shown["to_go_on"] == f"Play what is left. echoscope eval --resume {run}"
+    details = json.loads(echoscope("runs", "show", run, "--json")[1])
+    assert details["to_go_on"] == f"Play what is left. echoscope eval --resume {run}"
 
 
 def test_list_names_what_it_cannot_read(echoscope: Run, run_path: Path) -> None:
@@ -234,14 +234,14 @@ def test_show(echoscope: Run, run_path: Path) -> None:
 
 def test_show_says_what_resuming_a_run_plays_again(echoscope: Run, tmp_path: Path) -> None:
     write_run(tmp_path / "run").close(status="stopped")
-    _, shown, _ = echoscope("runs", "show", tmp_path / "run", "--json")
-    assert json.loads(shown)["to_go_on"] == (
+    _, details, _ = echoscope("runs", "show", tmp_path / "run", "--json")
+    assert json.loads(details)["to_go_on"] == (
         "Resume the run: it goes on from the beginning, because there is no checkpoint, and plays "
         f"1 finished step again. echoscope train --resume {tmp_path / 'run'}"
     )
     write_run(tmp_path / "done").close(status="finished")
-    _, shown, _ = echoscope("runs", "show", tmp_path / "done", "--json")
-    assert json.loads(shown)["to_go_on"] is None
+    _, details, _ = echoscope("runs", "show", tmp_path / "done", "--json")
+    assert json.loads(details)["to_go_on"] is None
 
 
 def test_verify(echoscope: Run, run_path: Path) -> None:

@@ -91,8 +91,8 @@ def test_learning_from_a_stored_run(config_file: Path, root: Path, type_command:
     type_command(*words, "-o", root / "source")
     answer = type_command(*words, "-o", root / "offline", "--from-run", root / "source")
     assert answer.code == 0, answer.err
-    found = open_run(root / "offline").sql("select distinct source from trajectories order by 1")
-    sources = [source for source in found.column("source").to_pylist() if source]
+    rows = open_run(root / "offline").sql("select distinct source from trajectories order by 1")
+    sources = [source for source in rows.column("source").to_pylist() if source]
     assert sources[0] == "source/t00000001-00000"
     assert len(sources) == 16
 
@@ -229,7 +229,9 @@ def test_ctrl_c_ends_after_the_step_with_a_checkpoint(
     assert "stopping after this step with a checkpoint" in trainer.text
     info = open_run(path).info()
     assert info.status == "stopped"
-    assert [read_state(found).step for found in list_checkpoints(path)] == [info.last_step]
+    assert [read_state(checkpoint).step for checkpoint in list_checkpoints(path)] == [
+        info.last_step
+    ]
     (state,) = open_run(path).commands()
     assert (state.command.reason, state.command.issued_by) == ("SIGINT in the terminal", "terminal")
     assert state.ack is not None
@@ -276,7 +278,7 @@ def test_ctrl_c_on_a_hanging_environment_keeps_a_checkpoint_of_the_last_step(
     assert trainer.join() == 0
     info = open_run(path).info()
     assert (info.status, info.last_step) == ("stopped", 1)
-    assert [read_state(found).step for found in list_checkpoints(path)] == [1]
+    assert [read_state(checkpoint).step for checkpoint in list_checkpoints(path)] == [1]
     assert open_run(path).checkpoints()[0].reason == "interrupt"
     assert verify(path).problems == ()
 

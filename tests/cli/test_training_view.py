@@ -165,7 +165,7 @@ def test_the_live_panel_shows_what_matters(config: RunConfig) -> None:
     events.metrics(step(2, 1.0))
     events.phase(3, "update")
     console.print(events)
-    shown = out.getvalue()
+    printed = out.getvalue()
     for text in (
         "echoscope lake",
         "2/10",
@@ -176,8 +176,8 @@ def test_the_live_panel_shows_what_matters(config: RunConfig) -> None:
         "lake 40.0 %",
         "Policy entropy",
     ):
-        assert text in shown, text
-    assert "update - Ctrl-C stops after this step" in shown
+        assert text in printed, text
+    assert "update - Ctrl-C stops after this step" in printed
 
 
 def test_the_summary_compares_before_and_after(config: RunConfig) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from echoscope.cli import app, main
-from echoscope.cli.watch_view import View, of_step
+from echoscope.cli.watch_view import LineView, of_step
 from echoscope.store.reader import open_run
 
 
@@ -245,7 +245,7 @@ def test_nothing_to_read_is_said_and_writes_no_run(tmp_path: Path, watch: Watche
 
 
 def test_a_server_without_rows_is_to_be_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
-    View(Path("wandb:lab/p/r"), Path("runs/r")).nothing()
+    LineView(Path("wandb:lab/p/r"), Path("runs/r")).nothing()
     assert "the run has no row yet. Try again" in capsys.readouterr().out
 
 

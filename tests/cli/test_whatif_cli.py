@@ -46,14 +46,14 @@ def test_without_settings_the_runs_own(type_command: Command, run: Path) -> None
 
 def test_json(type_command: Command, run: Path) -> None:
     words = ("--set", "selection.strategy=top_k", "--set", "selection.value=0.5", "--json")
-    found = json.loads(type_command("whatif", run, *words, "--steps", "2").out)
-    (step,) = found["steps"]
+    answer = json.loads(type_command("whatif", run, *words, "--steps", "2").out)
+    (step,) = answer["steps"]
     assert step["step"] == 2
     assert step["settings"]["strategy"] == "top_k"
     assert sum(group["would_keep"] for group in step["groups"]) == 2
     assert all(group["kept"] for group in step["groups"])
-    assert found["simulated"]["num_groups_kept"] == 2
-    assert found["payoff"]["worth"] == "unknown"  # four groups are too few
+    assert answer["simulated"]["num_groups_kept"] == 2
+    assert answer["payoff"]["worth"] == "unknown"  # four groups are too few
 
 
 @pytest.mark.parametrize(

@@ -85,16 +85,16 @@ def config(*overrides: str) -> RunConfig:
 def test_without_checkpointing_a_large_microbatch_fills_a_gpu() -> None:
     """16,384 tokens: 48 GiB of activations at 1.5B, 78 at 3B."""
     plain = config("model.gradient_checkpointing=false")
-    found = [16_384 * activation_bytes(plain, shape, "cuda") for shape in (QWEN_15B, QWEN_3B)]
-    assert [round(size / GIB) for size in found] == [48, 78]
+    sizes = [16_384 * activation_bytes(plain, shape, "cuda") for shape in (QWEN_15B, QWEN_3B)]
+    assert [round(size / GIB) for size in sizes] == [48, 78]
     saving = [16_384 * activation_bytes(config(), shape, "cuda") for shape in (QWEN_15B, QWEN_3B)]
     assert all(size < 5 * GIB for size in saving)
 
 
 def test_caches_of_128_rows_at_the_context_limits() -> None:
-    found = [estimate(config(), shape, "cuda").caches_at_most for shape in (QWEN_05B, QWEN_7B)]
+    caches = [estimate(config(), shape, "cuda").caches_at_most for shape in (QWEN_05B, QWEN_7B)]
     logits = 128 * 151_936 * 4 * 8
-    assert [round((size - logits) / GIB, 1) for size in found] == [5.9, 27.3]
+    assert [round((size - logits) / GIB, 1) for size in caches] == [5.9, 27.3]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -125,7 +125,7 @@ def test_activations_are_what_autograd_saves(dtype: str) -> None:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         policy.outputs(some_batch(rows=4, width=128))
-    held = sum(t.untyped_storage().nbytes() for place, t in saved.items() if place not in own)
+    held = sum(t.untyped_storage().nbytes() for address, t in saved.items() if address not in own)
     assert held / (4 * 128) == pytest.approx(activation_bytes(settings, shape, "cpu"), rel=0.1)
 
 
@@ -315,9 +315,9 @@ def test_a_microbatch_of_a_long_prompt_holds_its_siblings() -> None:
     tokens = {True: 1536 + 8 * 64, False: 1600}
     keys = (8 * 1600 / 2048 - 1, 4 - 1)  # copies beside the token's own, and their bound
     extra = int(min(keys) * 2048 * 24) * 2 * 128 * 4
-    for packing, found in needs.items():
+    for packing, need in needs.items():
         expected = tokens[packing] * per_token + logits[packing] + extra * packing
-        assert found.activations_at_most == expected
+        assert need.activations_at_most == expected
 
 
 @pytest.mark.slow

@@ -141,9 +141,9 @@ def test_ids_beyond_the_tokenizer_are_safe(
     beyond = [turn for turn in turns if turn.response_tokens.max() >= num_tokens]
     assert beyond
     for turn in beyond:
-        known = turn.response_tokens[turn.response_tokens < num_tokens]
+        tokens = turn.response_tokens[turn.response_tokens < num_tokens]
         assert chat.decode_response(turn.response_tokens)[0] == turn.response
-        assert len(turn.response) <= len(chat.decode(known))
+        assert len(turn.response) <= len(chat.decode(tokens))
     again = make_config(*settings, f"from_run={tmp_path / 'run'}")
     assert start(again, tmp_path / "again", SilentEvents()) == "finished"
 
@@ -260,8 +260,8 @@ def test_what_is_no_model_is_refused_in_one_sentence(
         start(make_config(f"model.path={folder}"), tmp_path / "run", SilentEvents())
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
-    shown = capfd.readouterr()
-    assert "MISMATCH" not in shown.out + shown.err
+    printed = capfd.readouterr()
+    assert "MISMATCH" not in printed.out + printed.err
 
 
 def test_a_missing_shard_is_named(make_model: Callable[..., Path]) -> None:

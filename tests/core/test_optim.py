@@ -47,8 +47,8 @@ def take_step(
 )
 def test_learning_rate_of_five_steps(schedule: str, warmup: int, expected: list[float]) -> None:
     config = OptimConfig.model_validate({"schedule": schedule, "warmup_steps": warmup})
-    found = [lr_multiplier(config, step, total_steps=5) for step in range(1, 6)]
-    assert found == pytest.approx(expected)
+    multipliers = [lr_multiplier(config, step, total_steps=5) for step in range(1, 6)]
+    assert multipliers == pytest.approx(expected)
 
 
 def test_the_schedule_stays_at_its_end_beyond_the_last_step() -> None:
@@ -190,7 +190,7 @@ def test_a_weight_without_gradient_stays() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_optimizer_goes_on_bit_for_bit_from_its_state(dtype: torch.dtype) -> None:
     first = [parameter(1.0, 2.0, dtype=dtype), parameter(3.0)]
-    one = Optimizer([group("policy", first[0]), group("critic", first[1])], OptimConfig())
+    together = Optimizer([group("policy", first[0]), group("critic", first[1])], OptimConfig())
 
     def steps(made: Optimizer, weights: list[nn.Parameter], indices: range) -> None:
         for index in indices:
@@ -199,15 +199,15 @@ def test_an_optimizer_goes_on_bit_for_bit_from_its_state(dtype: torch.dtype) -> 
             made.accumulate()
             made.step(lrs={"policy": 0.01, "critic": 0.1}, grad_clip=1.0)
 
-    steps(one, first, range(3))
+    steps(together, first, range(3))
     second = [nn.Parameter(weight.detach().clone()) for weight in first]
     two = Optimizer([group("policy", second[0]), group("critic", second[1])], OptimConfig())
-    two.load_state_tensors(clone(one.state_tensors()))
-    steps(one, first, range(3, 6))
+    two.load_state_tensors(clone(together.state_tensors()))
+    steps(together, first, range(3, 6))
     steps(two, second, range(3, 6))
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a, b)
-    assert_same(one.state_tensors(), two.state_tensors())
+    assert_same(together.state_tensors(), two.state_tensors())
 
 
 def test_a_fresh_optimizer_has_no_state_and_takes_none() -> None:

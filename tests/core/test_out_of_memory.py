@@ -54,11 +54,11 @@ def test_an_update_is_made_again_and_moves_the_weights_as_it_would_have(
 
 
 def assert_same_gradient_norm(
-    found: dict[str, float], expected: dict[str, float], dtype: str
+    again: dict[str, float], expected: dict[str, float], dtype: str
 ) -> None:
     """A gradient that counted a failed part twice would be longer."""
     allowed = 1e-4 if dtype == "float32" else 5e-2
-    assert found["optim/grad_norm"] == pytest.approx(expected["optim/grad_norm"], rel=allowed)
+    assert again["optim/grad_norm"] == pytest.approx(expected["optim/grad_norm"], rel=allowed)
 
 
 def test_annotating_is_made_again(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,8 +67,8 @@ def test_annotating_is_made_again(make_config: MakeConfig, monkeypatch: pytest.M
     expected, _ = annotate(bench.policy, batch, bench.config)
     wrapped = fail_at(1, bench.policy.reference_logprobs)
     monkeypatch.setattr(bench.policy, "reference_logprobs", wrapped)
-    found, _ = annotate(bench.policy, batch, bench.config)
-    torch.testing.assert_close(found.ref_logprobs, expected.ref_logprobs)
+    again, _ = annotate(bench.policy, batch, bench.config)
+    torch.testing.assert_close(again.ref_logprobs, expected.ref_logprobs)
     assert bench.policy.take_num_shrunk() == 1
     assert bench.policy.take_num_shrunk() == 0
 
@@ -95,9 +95,9 @@ def test_sampling_goes_on_with_fewer_rows_and_the_same_samples(
     told: list[str] = []
     engine = HfEngine(bench.policy.model, config=bench.config.engine, report=told.append)
     monkeypatch.setattr(continuous, "sample_tokens", fail_at(1, continuous.sample_tokens))
-    found = sampled(bench, engine)
+    again = sampled(bench, engine)
     assert engine.max_rows == 2
-    assert [s.tokens.tolist() for s in found] == [s.tokens.tolist() for s in expected]
+    assert [s.tokens.tolist() for s in again] == [s.tokens.tolist() for s in expected]
     assert told == [
         "sampling 8 rows at once ran out of memory; from now on at most 2 are: "
         "engine.max_batch_rows=2 avoids this"

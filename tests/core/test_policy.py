@@ -88,8 +88,8 @@ def test_padding_does_not_reach_the_numbers(bench: Bench, batch: TokenBatch) -> 
         repadded = bench.policy.outputs(replace(batch, input_ids=other)).logprobs
         for row in range(batch.num_rows):
             alone = select_rows(batch, [row])
-            found = bench.policy.outputs(alone).logprobs[0]
-            torch.testing.assert_close(found, together[row, : alone.width], atol=1e-5, rtol=0)
+            logprobs = bench.policy.outputs(alone).logprobs[0]
+            torch.testing.assert_close(logprobs, together[row, : alone.width], atol=1e-5, rtol=0)
     assert torch.equal(together, repadded)
 
 
@@ -117,10 +117,10 @@ def test_activation_checkpointing_changes_nothing(make_config: MakeConfig) -> No
     batch = plain.batch()
     for bench in (plain, saving):
         bench.policy.outputs(batch).logprobs.sum().backward()
-    expected, found = plain.gradients(), saving.gradients()
-    assert expected.keys() == found.keys()
+    expected, gradients = plain.gradients(), saving.gradients()
+    assert expected.keys() == gradients.keys()
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(gradients[name], gradient, atol=1e-5, rtol=1e-5)
     with torch.no_grad():
         gap = saving.policy.outputs(batch).logprobs - batch.behaviour_logprobs
     assert float(gap[batch.loss_mask].abs().max()) < 1e-5
@@ -306,10 +306,10 @@ def test_a_model_critic_is_another_model(make_config: MakeConfig) -> None:
 def test_loading_gives_the_folders_weights(tiny_model: Path) -> None:
     loaded = load_model(str(tiny_model), ModelConfig(device="cpu"))
     expected = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
-    for (name, one), (_, other) in zip(
+    for (name, weight), (_, other) in zip(
         loaded.named_parameters(), expected.named_parameters(), strict=True
     ):
-        assert torch.equal(one, other), name
+        assert torch.equal(weight, other), name
     assert not loaded.training
 
 

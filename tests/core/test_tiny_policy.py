@@ -208,9 +208,9 @@ def test_tokenizers_and_fresh_weights_repeat_exactly() -> None:
     assert tokenizers[0].get_vocab() == tokenizers[1].get_vocab()
     shape = PolicyShape(vocab_size=280, hidden_size=32, num_layers=1, num_kv_heads=1)
     before = torch.random.get_rng_state()
-    one, same = (create_policy(tokenizers[0], shape, seed=1) for _ in range(2))
+    policy, same = (create_policy(tokenizers[0], shape, seed=1) for _ in range(2))
     other = create_policy(tokenizers[0], shape, seed=2)
     assert torch.equal(torch.random.get_rng_state(), before)
     weight = "model.embed_tokens.weight"
-    assert torch.equal(one.state_dict()[weight], same.state_dict()[weight])
-    assert not torch.equal(one.state_dict()[weight], other.state_dict()[weight])
+    assert torch.equal(policy.state_dict()[weight], same.state_dict()[weight])
+    assert not torch.equal(policy.state_dict()[weight], other.state_dict()[weight])

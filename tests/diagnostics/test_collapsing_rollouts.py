@@ -55,7 +55,7 @@ def episodes(*, is_collapsing: bool) -> Iterator[Episode]:
         share = min(1.0, max(0.0, (step - ONSET + 1) / (ALL_ALIKE - ONSET + 1)))
         alike = 0.96 * share if is_collapsing else 0.0
         rate = 0.69 - 0.68 * share if is_collapsing else 0.3 + 0.4 * step / (NUM_STEPS - 1)
-        for place in range(NUM_PROMPTS):
+        for prompt in range(NUM_PROMPTS):
             goal, row, column = draw.choice(SIDES), draw.randrange(30), draw.randrange(30)
             for _ in range(NUM_REPLIES):
                 free = draw.choice(SIDES)
@@ -65,8 +65,8 @@ def episodes(*, is_collapsing: bool) -> Iterator[Episode]:
                 )
                 yield Episode(
                     step=step,
-                    task=step * NUM_PROMPTS + place,
-                    prompt=f"Board {step}-{place}: you stand at {row}, {column}; goal {goal}.",
+                    task=step * NUM_PROMPTS + prompt,
+                    prompt=f"Board {step}-{prompt}: you stand at {row}, {column}; goal {goal}.",
                     reasoning=TEMPLATE if draw.random() < alike else own,
                     move=goal,
                     is_solved=draw.random() < rate,

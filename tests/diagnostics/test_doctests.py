@@ -28,8 +28,8 @@ def test_examples_run(module: str) -> None:
 def test_the_entry_points_are_shown_in_use(module: str, line: str) -> None:
     imported = importlib.import_module(f"echoscope.diagnostics.{module}")
     examples = doctest.DocTestParser().get_examples(imported.__doc__ or "")
-    sources = [one.source.strip() for one in examples]
+    sources = [code.source.strip() for code in examples]
     assert line in sources
     names = line.rpartition(" import ")[2].split(", ")
-    rest = [one for one in sources if one != line]
-    assert all(any(f"{name}(" in one or f"{name}." in one for one in rest) for name in names)
+    rest = [code for code in sources if code != line]
+    assert all(any(f"{name}(" in code or f"{name}." in code for code in rest) for name in names)

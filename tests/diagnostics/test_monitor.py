@@ -13,7 +13,7 @@ from letter_tokens import TableScorer, batch, decode
 
 from echoscope.diagnostics.config import DiagnosticsConfig, GradientConfig
 from echoscope.diagnostics.measure.information.cross_scores import ScoringError
-from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
+from echoscope.diagnostics.monitor import Instruments, Monitor, StepMeasurements
 from echoscope.store.records import DiagnosticRecord, RolloutBatch
 
 TRAJECTORIES = batch(4, 4, (2,))
@@ -56,7 +56,7 @@ def run(
     monitor: Monitor | None = None,
     gradients: Callable[[], Decomposition] = Decomposition,
     scorer: Callable[[], TableScorer] | None = None,
-) -> tuple[dict[int, Measured], list[str]]:
+) -> tuple[dict[int, StepMeasurements], list[str]]:
     """Everything measured, by step, and everything said."""
     said: list[str] = []
     monitor = monitor or Monitor(config, run_id="run", on_message=said.append)
@@ -64,20 +64,20 @@ def run(
     return {step: monitor.measure(step, ROLLOUTS, config, tools) for step in steps}, said
 
 
-def steps_with(found: dict[int, Measured], key: str) -> list[int]:
-    return [step for step, one in found.items() if key in one.values]
+def steps_with(by_step: dict[int, StepMeasurements], key: str) -> list[int]:
+    return [step for step, measurements in by_step.items() if key in measurements.values]
 
 
 def test_default_cadence() -> None:
-    found, said = run(UNLIMITED, range(1, 31))
-    assert steps_with(found, "reward/solved_frac") == list(range(1, 31))
-    assert steps_with(found, "text/retrieval_accuracy") == list(range(1, 31, 2))
-    assert steps_with(found, "info/first_turn/dependence") == [1, 6, 11, 16, 21, 26]
-    assert steps_with(found, "gradient/policy/all/norm") == [25]
-    assert [one.kind for one in found[1].records] == ["text", "information"]
-    assert [one.kind for one in found[25].records] == ["text", "gradients"]
-    assert found[1].information.keys() == {trajectory.id for trajectory in TRAJECTORIES}
-    assert found[2].information == {}
+    by_step, said = run(UNLIMITED, range(1, 31))
+    assert steps_with(by_step, "reward/solved_frac") == list(range(1, 31))
+    assert steps_with(by_step, "text/retrieval_accuracy") == list(range(1, 31, 2))
+    assert steps_with(by_step, "info/first_turn/dependence") == [1, 6, 11, 16, 21, 26]
+    assert steps_with(by_step, "gradient/policy/all/norm") == [25]
+    assert [record.kind for record in by_step[1].records] == ["text", "information"]
+    assert [record.kind for record in by_step[25].records] == ["text", "gradients"]
+    assert by_step[1].information.keys() == {trajectory.id for trajectory in TRAJECTORIES}
+    assert by_step[2].information == {}
     assert said == []
 
 
@@ -87,9 +87,9 @@ def test_default_cadence() -> None:
 )
 def test_zero_turns_a_measurement_off(section: str, key: str) -> None:
     config = DiagnosticsConfig.model_validate({section: {"every": 0}, "gradient": {"every": 0}})
-    found, _ = run(config, range(1, 30))
-    assert steps_with(found, key) == []
-    assert steps_with(found, "gradient/policy/all/norm") == []
+    by_step, _ = run(config, range(1, 30))
+    assert steps_with(by_step, key) == []
+    assert steps_with(by_step, "gradient/policy/all/norm") == []
 
 
 def test_what_exceeds_its_budget_is_measured_less_often() -> None:
@@ -98,8 +98,8 @@ def test_what_exceeds_its_budget_is_measured_less_often() -> None:
     Scoring 2 T tokens counts 2.75 times, 5.5 T: the budget of 10.6 steps.
     """
     config = DiagnosticsConfig(budget_frac=0.1)
-    found, said = run(config, range(1, 26), cost=2 * NUM_TOKENS)
-    assert steps_with(found, "info/first_turn/dependence") == [1, 12, 23]
+    by_step, said = run(config, range(1, 26), cost=2 * NUM_TOKENS)
+    assert steps_with(by_step, "info/first_turn/dependence") == [1, 12, 23]
     assert said == [
         "information: measured every 11 steps instead of 5 while nothing changes, to stay within "
         "diagnostics.budget_frac"
@@ -123,8 +123,8 @@ def test_an_interrupted_monitor_goes_on_as_if_nothing_had_happened() -> None:
         again = Monitor(config, run_id="run", on_message=lambda _: None)
         again.restore(json.loads(json.dumps(first.state())))
         rest, _ = run(config, range(cut + 1, 20), cost=2 * NUM_TOKENS, monitor=again)
-        for step, found in rest.items():
-            assert repr(found.values) == repr(whole[step].values), step
+        for step, measurements in rest.items():
+            assert repr(measurements.values) == repr(whole[step].values), step
 
 
 def test_a_failure_is_nan_and_said_once_until_it_is_another() -> None:
@@ -137,15 +137,15 @@ def test_a_failure_is_nan_and_said_once_until_it_is_another() -> None:
         raise MemoryError(reason)
 
     config = DiagnosticsConfig(gradient=GradientConfig(every=1), budget_frac=0.6)
-    found, said = run(config, range(1, 7), gradients=fail)
-    assert steps_with(found, "gradient/policy/all/norm") == [
+    by_step, said = run(config, range(1, 7), gradients=fail)
+    assert steps_with(by_step, "gradient/policy/all/norm") == [
         1,
         2,
         3,
         4,
         6,
     ]  # 1.75 T of 1.68 T
-    norms = [found[step].values["gradient/policy/all/norm"] for step in (1, 2, 3, 4, 6)]
+    norms = [by_step[step].values["gradient/policy/all/norm"] for step in (1, 2, 3, 4, 6)]
     np.testing.assert_array_equal(norms, [math.nan, math.nan, math.nan, 2.0, math.nan])
     assert said == [
         "step 1: no gradients, MemoryError: full",
@@ -159,11 +159,11 @@ def test_a_scorer_that_cannot_be_built_leaves_every_key_nan() -> None:
     def refuse() -> TableScorer:
         raise ScoringError("temperature is 0")
 
-    found, said = run(UNLIMITED, range(1, 12), scorer=refuse)
+    by_step, said = run(UNLIMITED, range(1, 12), scorer=refuse)
     good, _ = run(UNLIMITED, range(1, 2))
     keys = {key for key in good[1].values if key.startswith("info/")}
-    assert steps_with(found, "info/first_turn/dependence") == [1, 6, 11]  # not at each step
-    assert all(math.isnan(found[6].values[key]) for key in keys)
+    assert steps_with(by_step, "info/first_turn/dependence") == [1, 6, 11]  # not at each step
+    assert all(math.isnan(by_step[6].values[key]) for key in keys)
     assert said == ["step 1: no information, ScoringError: temperature is 0"]
 
 

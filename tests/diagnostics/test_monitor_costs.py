@@ -15,7 +15,7 @@ from letter_tokens import TableScorer, batch, decode
 
 from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.measure.costs import CHEAP_S, CUT_OFF, cheap_s
-from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
+from echoscope.diagnostics.monitor import Instruments, Monitor, StepMeasurements
 from echoscope.store.records import RolloutBatch
 
 KEY = "info/first_turn/dependence"
@@ -23,16 +23,16 @@ KEY = "info/first_turn/dependence"
 
 def rollouts() -> RolloutBatch:
     """Four groups of four; the first sibling of each got a reward."""
-    found = []
-    for one in batch(4, 4, (1,)):
-        reward = float(one.sibling_index == 0)
-        found.append(replace(one, turns=(replace(one.turns[0], reward=reward), *one.turns[1:])))
-    return RolloutBatch(groups=tuple(tuple(found[k : k + 4]) for k in range(0, 16, 4)))
+    drawn = []
+    for t in batch(4, 4, (1,)):
+        reward = float(t.sibling_index == 0)
+        drawn.append(replace(t, turns=(replace(t.turns[0], reward=reward), *t.turns[1:])))
+    return RolloutBatch(groups=tuple(tuple(drawn[k : k + 4]) for k in range(0, 16, 4)))
 
 
 NUM_TOKENS = sum(
-    max(len(turn.prompt_tokens) + len(turn.response_tokens) for turn in one.turns)
-    for one in rollouts().trajectories
+    max(len(turn.prompt_tokens) + len(turn.response_tokens) for turn in t.turns)
+    for t in rollouts().trajectories
 )
 
 
@@ -86,7 +86,7 @@ class Machine:
         rollout_s: float,
         monitor: Monitor | None = None,
         num_steps: int = 100,
-    ) -> dict[int, Measured]:
+    ) -> dict[int, StepMeasurements]:
         monitor = monitor or self.monitor(config)
         return {
             step: monitor.measure(
@@ -102,17 +102,17 @@ class Machine:
         return Monitor(config, run_id="run", on_message=self.said.append, clock=lambda: self.now)
 
 
-def measured_at(found: dict[int, Measured], key: str = KEY) -> list[int]:
-    return [step for step, one in found.items() if not math.isnan(one.values.get(key, math.nan))]
+def measured_at(runs: dict[int, StepMeasurements], key: str = KEY) -> list[int]:
+    return [step for step, m in runs.items() if not math.isnan(m.values.get(key, math.nan))]
 
 
 def test_what_costs_more_than_the_budget_is_not_made_at_the_first_step() -> None:
     """A model as slow in scoring as in sampling: 500 s a step, and nearly as long to score."""
     machine = Machine(speed=NUM_TOKENS / 500)
-    found = machine.measure(range(1, 3), DiagnosticsConfig(), rollout_s=500, num_steps=200)
+    runs = machine.measure(range(1, 3), DiagnosticsConfig(), rollout_s=500, num_steps=200)
     assert machine.now == 0
-    assert math.isnan(found[1].values[KEY])
-    assert KEY not in found[2].values  # said once
+    assert math.isnan(runs[1].values[KEY])
+    assert KEY not in runs[2].values  # said once
     (said,) = machine.said
     assert said.startswith("step 1: information was not measured: it would take about ")
     # Scoring takes 4.2 times the tokens of the rollouts: 35 min, the budget of 167 steps.
@@ -135,14 +135,14 @@ def test_the_budget_in_seconds_holds_after_every_step(is_quicker: bool) -> None:
     """Estimates are those of the rollouts at first, and measured ones afterwards."""
     config = DiagnosticsConfig(budget_frac=0.2)
     machine = Machine(speed=NUM_TOKENS / 500 * (4 if is_quicker else 1))
-    monitor, at = machine.monitor(config), []
+    monitor, steps = machine.monitor(config), []
     for step in range(1, 80):
-        at += measured_at(
+        steps += measured_at(
             machine.measure(range(step, step + 1), config, rollout_s=500, monitor=monitor)
         )
         assert machine.now <= 0.2 * 500 * step
-    assert at[0] > 1
-    assert len(at) >= 3
+    assert steps[0] > 1
+    assert len(steps) >= 3
 
 
 def test_beside_slow_sampling_what_is_cheap_is_a_tenth_of_it() -> None:
@@ -155,18 +155,18 @@ def test_what_is_cheap_is_measured_as_often_as_its_tokens_allow() -> None:
     """Half a second for a step of one: more than the budget, and soon over."""
     machine = Machine(speed=4 * NUM_TOKENS)
     unlimited = DiagnosticsConfig(budget_frac=1)
-    found = machine.measure(range(1, 13), unlimited, rollout_s=1)
-    assert measured_at(found) == [1, 6, 11]
-    found = machine.measure(range(1, 3), DiagnosticsConfig(), rollout_s=1)
-    assert measured_at(found) == [1]
+    runs = machine.measure(range(1, 13), unlimited, rollout_s=1)
+    assert measured_at(runs) == [1, 6, 11]
+    runs = machine.measure(range(1, 3), DiagnosticsConfig(), rollout_s=1)
+    assert measured_at(runs) == [1]
 
 
 def test_a_stop_ends_what_is_expensive_and_whoever_resumes_measures_it() -> None:
     config = DiagnosticsConfig(budget_frac=1)
     machine = Machine(speed=NUM_TOKENS / 500, stops_at=100)
     monitor = machine.monitor(config)
-    found = machine.measure(range(6, 7), config, rollout_s=500, monitor=monitor)
-    assert math.isnan(found[6].values[KEY])
+    runs = machine.measure(range(6, 7), config, rollout_s=500, monitor=monitor)
+    assert math.isnan(runs[6].values[KEY])
     assert machine.now < 500  # the pass under way
     assert machine.said[-1] == (
         "step 6: information was not measured: it was cut off, because the run is to stop"
@@ -189,8 +189,8 @@ def test_what_takes_far_longer_than_expected_is_cut_off() -> None:
     machine = Machine(speed=NUM_TOKENS / 500)
     config = DiagnosticsConfig(budget_frac=1)
     monitor = machine.monitor(config)
-    found = machine.measure(range(1, 2), config, rollout_s=1, monitor=monitor)
-    assert math.isnan(found[1].values[KEY])
+    runs = machine.measure(range(1, 2), config, rollout_s=1, monitor=monitor)
+    assert math.isnan(runs[1].values[KEY])
     whole_s = machine.progress[0][2] / machine.speed
     assert CUT_OFF * CHEAP_S < machine.now < whole_s / 4  # the first prompt's passes were under way
     assert "step 1: no information: it was cut off after " in machine.said[0]

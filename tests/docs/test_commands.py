@@ -276,7 +276,7 @@ VERDICTS = {page.name: VERDICT.findall(page.read_text(encoding="utf-8")) for pag
 
 @pytest.mark.parametrize(
     ("source", "text"),
-    [verdict for found in VERDICTS.values() for verdict in found],
+    [verdict for verdicts in VERDICTS.values() for verdict in verdicts],
     ids=lambda value: value[:40],
 )
 def test_a_verdict_on_a_page_is_what_diagnose_prints(

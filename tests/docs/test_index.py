@@ -29,17 +29,17 @@ def test_the_first_page_links_every_page(page: str) -> None:
 
 
 def test_the_readme_counts_the_alarms() -> None:
-    found = re.findall(r"(\d+) alarms \(", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert found == [str(len(ALL_RULES))]
+    counts = re.findall(r"(\d+) alarms \(", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert counts == [str(len(ALL_RULES))]
 
 
 def test_a_file_named_in_prose_exists() -> None:
-    known = {path.name for path in SOURCES}
+    pages = {path.name for path in SOURCES}
     wrong = [
         f"{path.relative_to(ROOT)}: {file}"
         for path in (*SOURCES, DOCS / "architecture.md")
         for file in FILE.findall(path.read_text(encoding="utf-8"))
-        if file not in known
+        if file not in pages
     ]
     assert wrong == []
 

@@ -15,8 +15,8 @@ PAGE = Path(echoscope.__file__).resolve().parent / "docs" / "environments.md"
 
 def block_with(words: str) -> str:
     """The Python block of the page that holds these words."""
-    found = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    return next(block for block in found if words in block)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return next(block for block in blocks if words in block)
 
 
 def test_the_documented_environment_passes_its_checker(

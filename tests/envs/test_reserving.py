@@ -131,19 +131,19 @@ def test_another_format_or_slip_is_still_the_same_board() -> None:
     training = keys("frozen_lake", SMALL_LAKE, "train", steps=20)
     harder = SMALL_LAKE | {"slip": 0.3, "observation": "coord"}
     assert not keys("frozen_lake", harder, "eval", groups=200) & training
-    one, other = (registry.make("frozen_lake", **params) for params in (SMALL_LAKE, harder))
-    one.reset(5, 0)
+    lake, other = (registry.make("frozen_lake", **params) for params in (SMALL_LAKE, harder))
+    lake.reset(5, 0)
     other.reset(5, 9)
-    assert one.task_key() == other.task_key()
+    assert lake.task_key() == other.task_key()
 
 
 def test_another_board_has_another_key() -> None:
     room = registry.make("sokoban", **SMALL_ROOM)
-    texts, found = set(), set()
+    texts, keys = set(), set()
     for seed in range(300):
         texts.add(room.reset(seed, 0).text)
-        found.add(room.task_key())
-    assert len(found) == len(texts)
+        keys.add(room.task_key())
+    assert len(keys) == len(texts)
 
 
 def test_the_first_draw_counts_where_no_other_split_owns_it() -> None:

@@ -38,16 +38,16 @@ def lessons(group: EnvGroup, careful: float, episodes: int = 40) -> list[Demonst
     return list(demonstrate(lesson, seed=3, narrator_of=narrator_of))
 
 
-def turns(one: Demonstration) -> list[tuple[str, str]]:
+def turns(demo: Demonstration) -> list[tuple[str, str]]:
     return [
         (user.content, assistant.content)
-        for user, assistant in zip(one.messages[::2], one.messages[1::2], strict=True)
+        for user, assistant in zip(demo.messages[::2], demo.messages[1::2], strict=True)
     ]
 
 
 def test_the_careful_bandit_takes_the_high_arm_every_second_time() -> None:
     # 200 draws at one half: standard deviation 0.035.
-    rate = np.mean([bool(one.success) for one in lessons(BANDIT, 1.0, 200)])
+    rate = np.mean([bool(demo.success) for demo in lessons(BANDIT, 1.0, 200)])
     assert 0.4 < rate < 0.6
 
 
@@ -56,8 +56,8 @@ def test_the_careful_bandit_takes_the_high_arm_every_second_time() -> None:
 def test_every_reply_is_well_formed_and_legal(group: EnvGroup, careful: float) -> None:
     env = registry.make(group.env, **group.params)
     env.reset(0, 0)
-    for one in lessons(group, careful):
-        for observation, reply in turns(one):
+    for demo in lessons(group, careful):
+        for observation, reply in turns(demo):
             parsed = parse_response(reply, reasoning=True, forced_think=False)
             assert parsed.is_well_formed
             named = {a.lower() for a in env.legal_actions()} | {
@@ -67,8 +67,8 @@ def test_every_reply_is_well_formed_and_legal(group: EnvGroup, careful: float) -
 
 
 def test_careful_reasoning_on_the_lake_says_where_the_goal_is_and_what_is_on_the_way() -> None:
-    for one in lessons(LAKE, 1.0):
-        for observation, reply in turns(one):
+    for demo in lessons(LAKE, 1.0):
+        for observation, reply in turns(demo):
             where = observation.split("Goal ")[1].split(".")[0]
             assert where in reply
             # Whatever it says about a neighbour is what the observation says.
@@ -77,8 +77,8 @@ def test_careful_reasoning_on_the_lake_says_where_the_goal_is_and_what_is_on_the
 
 
 def test_careful_reasoning_in_sokoban_is_about_the_box_and_the_push() -> None:
-    for one in lessons(SOKOBAN, 1.0):
-        for observation, reply in turns(one):
+    for demo in lessons(SOKOBAN, 1.0):
+        for observation, reply in turns(demo):
             assert "box" in reply
             for direction, kind in re.findall(r"(up|down|left|right) is (floor|target)", reply):
                 assert f"{direction} {kind}" in observation

@@ -112,11 +112,11 @@ def test_log_probs_are_those_of_float32_on_the_cpu(
     exact = make_bench(make_config("model.packing=false"))
     with torch.no_grad():
         expected = exact.policy.outputs(batch.to("cpu")).logprobs
-        found = {
+        values = {
             "sampled": batch.behaviour_logprobs,
             "packed": here.policy.outputs(batch.to(here.policy.device)).logprobs,
         }
-    for name, logprobs in found.items():
+    for name, logprobs in values.items():
         gaps = (logprobs.cpu() - expected)[batch.loss_mask.cpu()].abs()
         table(f"{name} log-probs in {dtype}, largest gap to the CPU (nats)", f"{gaps.max():.2g}")
         assert float(gaps.max()) < BOUNDS[dtype], name

@@ -81,43 +81,43 @@ def test_what_is_no_path_is_refused(path: object) -> None:
 
 
 def test_an_empty_run_says_so(tmp_path: Path) -> None:
-    found = Run(make_run(tmp_path / "a", 0, status="failed"))
-    assert "No step yet." in repr(found)
-    assert "No step yet." in found._repr_html_()
-    assert found.metrics().empty
-    assert found.trajectories().empty
-    assert found.turns("success").empty
-    assert found.plots() == []
-    assert found.diagnose().state == "insufficient evidence"
-    assert found.alarms().empty
-    assert found.last_step == -1
+    run = Run(make_run(tmp_path / "a", 0, status="failed"))
+    assert "No step yet." in repr(run)
+    assert "No step yet." in run._repr_html_()
+    assert run.metrics().empty
+    assert run.trajectories().empty
+    assert run.turns("success").empty
+    assert run.plots() == []
+    assert run.diagnose().state == "insufficient evidence"
+    assert run.alarms().empty
+    assert run.last_step == -1
     with pytest.raises(QueryError, match="no figure yet"):
-        found.plot()
+        run.plot()
 
 
 def test_a_live_run_is_as_new_as_its_last_step(tmp_path: Path) -> None:
     writer = open_writer(tmp_path / "a")
-    found = Run(tmp_path / "a")
-    assert found.status == "waiting"
+    run = Run(tmp_path / "a")
+    assert run.status == "waiting"
     add_steps(writer, "a", range(1))
-    assert found.status == "live"
-    assert len(found.trajectories()) == 4
+    assert run.status == "live"
+    assert len(run.trajectories()) == 4
     add_steps(writer, "a", range(1, 2))
-    assert len(found.trajectories()) == 8
-    assert "live, step 1 of 100" in repr(found.refresh())
+    assert len(run.trajectories()) == 8
+    assert "live, step 1 of 100" in repr(run.refresh())
     writer.close(status="finished")
-    assert found.status == "finished"
+    assert run.status == "finished"
 
 
 def test_a_damaged_file_is_left_out_and_named(tmp_path: Path) -> None:
     path = make_run(tmp_path / "a", 3)
     damaged = sorted((path / "seg" / "turns").iterdir())[1]
     damaged.write_bytes(b"x" * damaged.stat().st_size)
-    found = Run(path)
-    assert found.turns()["step"].unique().tolist() == [0, 2]
-    assert damaged.name in " ".join(found.warnings)
-    assert damaged.name in found._repr_html_()
-    assert damaged.name in repr(found)
+    run = Run(path)
+    assert run.turns()["step"].unique().tolist() == [0, 2]
+    assert damaged.name in " ".join(run.warnings)
+    assert damaged.name in run._repr_html_()
+    assert damaged.name in repr(run)
 
 
 def test_a_run_that_cannot_be_read_is_an_error_in_one_line(tmp_path: Path) -> None:
@@ -131,23 +131,23 @@ def test_a_run_that_cannot_be_read_is_an_error_in_one_line(tmp_path: Path) -> No
 
 def test_a_run_without_success_shows_its_return(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", range(3), lambda step: {"reward/return_mean": step / 4})
-    found = Run(path)
-    assert "Mean reward" in found._repr_html_()
-    assert "success" not in found.plots()
-    assert "return" in found.plots()
+    run = Run(path)
+    assert "Mean reward" in run._repr_html_()
+    assert "success" not in run.plots()
+    assert "return" in run.plots()
 
 
 def test_an_import_without_rewards_has_no_made_up_ones(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(
         '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}\n'
     )
-    found = Run(tmp_path / "x.jsonl")
-    row = found.trajectories().to_dict("records")[0]
+    run = Run(tmp_path / "x.jsonl")
+    row = run.trajectories().to_dict("records")[0]
     assert row["episode_return"] != row["episode_return"]
-    assert found.trajectories("episode_return > 0").empty
-    assert found._repr_html_()
-    assert "group_map" not in found.plots()
-    assert "nan" not in found.episode(row["id"])._repr_html_()
+    assert run.trajectories("episode_return > 0").empty
+    assert run._repr_html_()
+    assert "group_map" not in run.plots()
+    assert "nan" not in run.episode(row["id"])._repr_html_()
 
 
 # --- huge ones
@@ -157,22 +157,22 @@ def test_more_rows_than_fit_are_left_out_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "MAX_ROWS", 10)
-    found = Run(make_run(tmp_path / "a", 5))
+    run = Run(make_run(tmp_path / "a", 5))
     with pytest.warns(LimitWarning, match="a: 20 trajectories match, and the first 10 are given"):
-        rows = found.trajectories()
+        rows = run.trajectories()
     assert rows["step"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
-    assert len(found.trajectories(limit=20)) == 20
-    assert len(found.trajectories("step = 3")) == 4
+    assert len(run.trajectories(limit=20)) == 20
+    assert len(run.trajectories("step = 3")) == 4
 
 
 def test_too_many_metrics_at_once_are_refused_with_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("echoscope.notebook.tables.MAX_VALUES", 5)
-    found = Run(make_run(tmp_path / "a", 3, values=lambda _: {"a": 1.0, "b": 2.0}))
+    run = Run(make_run(tmp_path / "a", 3, values=lambda _: {"a": 1.0, "b": 2.0}))
     with pytest.raises(QueryError, match="2 metrics over 3 steps are more than 5 numbers; name"):
-        found.metrics()
-    assert len(found.metrics("a")) == 3
+        run.metrics()
+    assert len(run.metrics("a")) == 3
 
 
 @pytest.mark.long
@@ -180,10 +180,10 @@ def test_a_card_does_not_read_thousands_of_turns(
     demo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("echoscope.notebook.run.MOST_TO_READ", 10)
-    found = Run(demo)
-    assert "No verdict yet: .diagnose() reads the episodes first" in repr(found)
-    assert "No verdict yet" in found._repr_html_()
-    assert found.diagnose().sentence in repr(found)
+    run = Run(demo)
+    assert "No verdict yet: .diagnose() reads the episodes first" in repr(run)
+    assert "No verdict yet" in run._repr_html_()
+    assert run.diagnose().sentence in repr(run)
 
 
 # --- conditions
@@ -208,9 +208,9 @@ def test_a_card_does_not_read_thousands_of_turns(
     ],
 )
 def test_a_condition_can_only_read_the_run(demo: Path, where: str) -> None:
-    found = Run(demo)
+    run = Run(demo)
     with pytest.raises(QueryError) as raised:
-        found.trajectories(where)
+        run.trajectories(where)
     assert "\n" not in str(raised.value)
 
 
@@ -221,18 +221,18 @@ def test_a_query_can_only_read_the_run(demo: Path, sql: str) -> None:
 
 
 def test_bad_arguments_are_named(demo: Path) -> None:
-    found = Run(demo)
+    run = Run(demo)
     with pytest.raises(TypeError, match="where is a text"):
-        found.trajectories(lambda row: row.is_success)
+        run.trajectories(lambda row: row.is_success)
     with pytest.raises(ValueError, match="limit is -1"):
-        found.trajectories(limit=-1)
+        run.trajectories(limit=-1)
     with pytest.raises(QueryError, match="no column 'stepp'; did you mean 'step'"):
-        found.trajectories(columns=["id", "stepp"])
+        run.trajectories(columns=["id", "stepp"])
     with pytest.raises(QueryError, match="names no column"):
-        found.trajectories(columns=[])
+        run.trajectories(columns=[])
     with pytest.raises(TypeError, match="is named by its id"):
-        found.episode(3)
-    assert found.trajectories(limit=0).empty
+        run.episode(3)
+    assert run.trajectories(limit=0).empty
 
 
 @pytest.mark.parametrize(
@@ -262,11 +262,11 @@ def test_settings_of_a_step_that_is_not_there_are_refused(demo: Path, step: int)
 
 
 def test_a_run_without_a_step_or_an_episode_says_so(tmp_path: Path) -> None:
-    found = Run(make_run(tmp_path / "a", 0, status="failed"))
+    run = Run(make_run(tmp_path / "a", 0, status="failed"))
     with pytest.raises(QueryError, match="a: no episode 't00000000-00000'; the run has none"):
-        found.episode("t00000000-00000")
+        run.episode("t00000000-00000")
     with pytest.raises(QueryError, match="a: has no step 0; its last one is -1"):
-        found.settings(0)
+        run.settings(0)
 
 
 # --- what the arguments of Run cannot be
@@ -276,8 +276,8 @@ def test_a_column_of_an_unknown_name_is_named(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("step,foo\n" + "".join(f"{i},{i / 40}\n" for i in range(40)))
     assert "no success rate and no reward was recognised" in Run(path).warnings
-    found = Run(path, names={"foo": "rollout/success_rate"})
-    assert found.metrics("rollout/success_rate").iloc[-1, 0] == 39 / 40
+    run = Run(path, names={"foo": "rollout/success_rate"})
+    assert run.metrics("rollout/success_rate").iloc[-1, 0] == 39 / 40
     with pytest.raises(MetricNameError) as raised:
         Run(path, names={"foo": "rollout/success_rat"})
     assert str(raised.value) == (
@@ -308,9 +308,9 @@ class Elements(html.parser.HTMLParser):
 
 
 def elements(text: str) -> Elements:
-    found = Elements()
-    found.feed(text)
-    return found
+    page = Elements()
+    page.feed(text)
+    return page
 
 
 OURS = {
@@ -322,10 +322,10 @@ UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]")
 
 
 def assert_harmless(shown: str, text: str) -> None:
-    found = elements(shown)
-    assert found.tags <= OURS
-    assert not {name for name in found.attributes if name.startswith("on")}
-    assert found.depth == 0
+    page = elements(shown)
+    assert page.tags <= OURS
+    assert not {name for name in page.attributes if name.startswith("on")}
+    assert page.depth == 0
     assert not UNSEEN.search(shown)
     assert not UNSEEN.search(text)
 
@@ -341,11 +341,11 @@ def test_hostile_texts_of_a_run_are_shown_and_do_nothing(tmp_path: Path) -> None
         values=lambda step: {f"eval/{HOSTILE}/success_rate": 0.5, HOSTILE: 1.0},
         tags=(),
     )
-    found = Run(path)
-    assert_harmless(found._repr_html_(), repr(found))
-    assert_harmless(found.diagnose()._repr_html_(), repr(found.diagnose()))
-    for name in (*found.plots(), *found.metrics().columns):
-        assert "<script" not in found.plot(name).to_json().replace("\\u003c", "<")
+    run = Run(path)
+    assert_harmless(run._repr_html_(), repr(run))
+    assert_harmless(run.diagnose()._repr_html_(), repr(run.diagnose()))
+    for name in (*run.plots(), *run.metrics().columns):
+        assert "<script" not in run.plot(name).to_json().replace("\\u003c", "<")
 
 
 def test_hostile_texts_of_an_episode_are_shown_and_do_nothing(one_episode) -> None:
@@ -358,7 +358,7 @@ def test_hostile_texts_of_an_episode_are_shown_and_do_nothing(one_episode) -> No
         shaping={HOSTILE: 1.0},
         frame=HOSTILE,
     )
-    found = Run(one_episode(turn, tag=HOSTILE, env_id=HOSTILE, final_observation=HOSTILE))
-    episode = found.episode("t00000001-00000")
+    run = Run(one_episode(turn, tag=HOSTILE, env_id=HOSTILE, final_observation=HOSTILE))
+    episode = run.episode("t00000001-00000")
     assert_harmless(episode._repr_html_(), repr(episode))
     assert "&lt;script&gt;" in episode._repr_html_()

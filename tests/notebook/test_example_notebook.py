@@ -51,15 +51,15 @@ def is_progress(output: Any) -> bool:
 
 
 def assert_shows_everything(notebook: Any, name: str) -> None:
-    found = outputs(notebook)
+    printed = outputs(notebook)
     # An import that takes long, as on a busy machine, counts its rows on stderr.
-    said = [output for output in found if not is_progress(output)]
+    said = [output for output in printed if not is_progress(output)]
     assert not [output for output in said if output.output_type in ("error", "stream")]
-    pages = [output.get("data", {}).get("text/html", "") for output in found]
+    pages = [output.get("data", {}).get("text/html", "") for output in printed]
     cards = [page for page in pages if "es-nb" in page]
     assert len(cards) == 4  # the run, its verdict, an episode, the other trainer's files
     assert name in cards[0]
-    figures = [output.data[FIGURE] for output in found if FIGURE in output.get("data", {})]
+    figures = [output.data[FIGURE] for output in printed if FIGURE in output.get("data", {})]
     assert len(figures) == 2
     assert all(figure["data"] for figure in figures)
 

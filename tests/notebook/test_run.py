@@ -86,8 +86,8 @@ def test_a_metric_of_both_phases_is_that_of_training(tmp_path: Path) -> None:
     both = [step_metrics("a", 0, {"x": 1.0}, "train"), step_metrics("a", 0, {"x": 2.0}, "eval")]
     writer.commit_step(metrics=both, trajectories=[], outcomes=[])
     writer.close(status="finished")
-    found = Run(tmp_path / "a")
-    assert found.metrics()["x"].tolist() == [1.0]
+    opened = Run(tmp_path / "a")
+    assert opened.metrics()["x"].tolist() == [1.0]
 
 
 def test_an_unknown_metric_is_named_with_the_one_that_was_meant(demo: Path) -> None:
@@ -98,12 +98,12 @@ def test_an_unknown_metric_is_named_with_the_one_that_was_meant(demo: Path) -> N
 
 
 def test_trajectories_are_those_that_the_reader_has(demo: Path) -> None:
-    found = Run(demo).trajectories("success and step > 10", columns=["id", "episode_return"])
+    good = Run(demo).trajectories("success and step > 10", columns=["id", "episode_return"])
     rows = open_run(demo).sql(
         "SELECT id, episode_return FROM trajectories WHERE is_success AND step > 10 ORDER BY id"
     )
-    assert found.to_dict("records") == rows.to_pylist()
-    assert len(found) == 38
+    assert good.to_dict("records") == rows.to_pylist()
+    assert len(good) == 38
 
 
 def test_turns_have_their_episode_and_their_parts_as_python_cuts_them(one_episode) -> None:
@@ -154,25 +154,27 @@ def test_settings_hold_at_a_step(demo: Path) -> None:
 
 
 def test_the_verdict_is_that_of_the_command(collapsed: Path) -> None:
-    found, expected = Run(collapsed).diagnose(), diagnose(collapsed)
-    assert found.verdict.to_json() == expected.to_json()  # numbers that nobody knows are no numbers
-    assert found.state == "collapsed"
-    assert found.sentence.startswith("Format collapse, starting")
-    rows = found.evidence.set_index("metric")
+    judged, expected = Run(collapsed).diagnose(), diagnose(collapsed)
+    assert (
+        judged.verdict.to_json() == expected.to_json()
+    )  # numbers that nobody knows are no numbers
+    assert judged.state == "collapsed"
+    assert judged.sentence.startswith("Format collapse, starting")
+    rows = judged.evidence.set_index("metric")
     lost = next(claim for claim in expected.claims if isinstance(claim, Lost)).change
     now = rows.loc[lost.metric, ["before", "after", "low", "high"]].tolist()
     assert now == [lost.before.value, lost.after.value, lost.after.low, lost.after.high]
-    assert set(rows.index) >= {one.metric for one in expected.evidence}
-    assert found.advice["text"][0] == expected.actions[0].text
+    assert set(rows.index) >= {row.metric for row in expected.evidence}
+    assert judged.advice["text"][0] == expected.actions[0].text
 
 
 def test_a_card_says_status_verdict_figures_and_how_to_go_on(collapsed: Path) -> None:
-    found = Run(collapsed)
-    text, shown = repr(found), found._repr_html_()
+    opened = Run(collapsed)
+    text, html = repr(opened), opened._repr_html_()
     for words in ("collapsed: finished, step 79", "Format collapse, starting", ".diagnose()"):
         assert words in text
     for words in ("Training success", "10 %", "Format collapse", "<polyline", "Policy"):
-        assert words in shown
+        assert words in html
 
 
 def test_a_verdict_is_kept_until_there_is_a_new_step(tmp_path: Path, monkeypatch) -> None:
@@ -193,13 +195,13 @@ def test_a_verdict_is_kept_until_there_is_a_new_step(tmp_path: Path, monkeypatch
 
 
 def test_plots_lists_what_has_data_and_each_is_drawn(collapsed: Path) -> None:
-    found = Run(collapsed)
-    names = found.plots()
+    opened = Run(collapsed)
+    names = opened.plots()
     assert names[:2] == ["evidence", "success"]
     assert "information" not in names
     for name in names:
-        assert len(found.plot(name).data) > 0
-    assert found.plot() == found.plot("evidence")
+        assert len(opened.plot(name).data) > 0
+    assert opened.plot() == opened.plot("evidence")
 
 
 def test_a_figure_is_the_one_of_the_dashboard(collapsed: Path) -> None:
@@ -211,14 +213,14 @@ def test_a_figure_is_the_one_of_the_dashboard(collapsed: Path) -> None:
 
 
 def test_any_metric_can_be_drawn_and_a_mistyped_one_is_named(collapsed: Path) -> None:
-    found = Run(collapsed)
-    assert found.plot("text/loop_frac").data[0].y.tolist() == [0.0] * 80
+    opened = Run(collapsed)
+    assert opened.plot("text/loop_frac").data[0].y.tolist() == [0.0] * 80
     with pytest.raises(QueryError, match=r"'sucess'; did you mean 'success'\?"):
-        found.plot("sucess")
+        opened.plot("sucess")
     with pytest.raises(QueryError, match="no data for the figure 'regimes'"):
-        found.plot("regimes")
+        opened.plot("regimes")
     with pytest.raises(ValueError, match="axis is 'hours', but must be"):
-        found.plot("success", axis="hours")
+        opened.plot("success", axis="hours")
 
 
 # --- other runs
@@ -229,22 +231,22 @@ def test_any_metric_can_be_drawn_and_a_mistyped_one_is_named(collapsed: Path) ->
 
 @pytest.mark.parametrize("name", ["ragen", "verl", "trl", "verifiers", "messages"])
 def test_rollouts_of_other_trainers_open_like_runs(name: str) -> None:
-    found = Run(FIXTURES / name)
-    assert len(found.trajectories()) > 0
-    assert found.name == name
-    assert "trainer " in repr(found)
-    assert found.diagnose().verdict.notes[0].startswith("judged from")
-    first = found.trajectories(limit=1)["id"][0]
-    assert first in found.episode(first)._repr_html_()
+    opened = Run(FIXTURES / name)
+    assert len(opened.trajectories()) > 0
+    assert opened.name == name
+    assert "trainer " in repr(opened)
+    assert opened.diagnose().verdict.notes[0].startswith("judged from")
+    first = opened.trajectories(limit=1)["id"][0]
+    assert first in opened.episode(first)._repr_html_()
 
 
 def test_an_import_that_is_not_kept_goes_with_its_object(messages: Path) -> None:
-    found = Run(messages)
-    place = found.path
-    assert place.is_dir()
-    assert str(place) not in repr(found) + found._repr_html_() + repr(found.diagnose())
-    del found
-    assert not place.exists()
+    opened = Run(messages)
+    folder = opened.path
+    assert folder.is_dir()
+    assert str(folder) not in repr(opened) + opened._repr_html_() + repr(opened.diagnose())
+    del opened
+    assert not folder.exists()
 
 
 def test_what_an_import_skipped_and_guessed_is_said(messages: Path) -> None:
@@ -265,21 +267,21 @@ def test_a_card_shows_a_mean_reward_where_no_success_is_known(tmp_path: Path) ->
 
 
 def test_refresh_imports_what_another_trainer_added(messages: Path) -> None:
-    found = Run(messages)
-    assert len(found.trajectories()) == 4
+    opened = Run(messages)
+    assert len(opened.trajectories()) == 4
     append_messages(messages, range(2, 3))
-    assert len(found.refresh().trajectories()) == 6
+    assert len(opened.refresh().trajectories()) == 6
 
 
 RECORDED = Path(echoscope.__file__).resolve().parent / "diagnostics" / "bench" / "runs"
 
 
 def test_a_metrics_file_opens_without_episodes() -> None:
-    found = Run(RECORDED / "collapse-template" / "seed0.csv")
-    assert found.diagnose().state == "collapsing"
-    assert found.trajectories().empty
-    assert ".trajectories" not in found._repr_html_()
-    assert {"evidence", "success", "regimes"} <= set(found.plots())
+    opened = Run(RECORDED / "collapse-template" / "seed0.csv")
+    assert opened.diagnose().state == "collapsing"
+    assert opened.trajectories().empty
+    assert ".trajectories" not in opened._repr_html_()
+    assert {"evidence", "success", "regimes"} <= set(opened.plots())
 
 
 def test_one_of_several_runs_is_named(tmp_path: Path) -> None:

@@ -208,7 +208,9 @@ def test_two_recorders_that_start_one_folder_at_once(
             recorder.close()
         assert sorted(kept) == [False, True]
         assert steps_of(path) == [1]
-        (idle,) = [one for one, is_kept in zip(recorders, kept, strict=True) if not is_kept]
+        (idle,) = [
+            recorder for recorder, is_kept in zip(recorders, kept, strict=True) if not is_kept
+        ]
         assert "RunBusyError" in idle.problem
 
 

@@ -175,7 +175,7 @@ def test_what_a_trainer_cannot_do_is_refused_in_words(live: Any, path: Path) -> 
     until(lambda: len(recorder._steps.commands) == 2)
     recorder.step(1)
     recorder.close()
-    assert [answer(path, one) for one in ids] == [
+    assert [answer(path, command_id) for command_id in ids] == [
         (CommandOutcome.REJECTED, "this trainer writes no checkpoint on demand"),
         (CommandOutcome.REJECTED, "this trainer evaluates by a schedule of its own"),
     ]
@@ -432,13 +432,13 @@ def test_what_is_replaced_is_said_once(path: Path) -> None:
 
 def test_two_processes_in_one_folder_the_second_records_nothing(path: Path) -> None:
     said: list[str] = []
-    with Recorder(path) as one:
-        one.step(1, {"loss": 1.0})
-        assert one.flush()
+    with Recorder(path) as recorder:
+        recorder.step(1, {"loss": 1.0})
+        assert recorder.flush()
         two = Recorder(path, on_message=said.append)
         two.step(2, {"loss": 2.0})
         assert not two.flush()
-        one.step(2, {"loss": 1.0})
+        recorder.step(2, {"loss": 1.0})
     two.step(3, {"loss": 2.0})
     two.close()
     assert (two.num_lost, len(said)) == (2, 1)

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.measure.information.scoring import ModelScorer, unwrapped
 from echoscope.diagnostics.monitor import Instruments, Monitor
-from echoscope.recorder.episodes import Episode
+from echoscope.recorder.episodes import GivenEpisode
 from echoscope.recorder.recorder import Recorder
 from echoscope.recorder.scoring import Scoring, ScoringConfig
 from echoscope.store.models import Detokenizer, token_span
@@ -79,7 +79,9 @@ def logprobs(model: Any, prompt: list[int], said: list[int]) -> np.ndarray:
     model.train()
     table = torch.log_softmax(logits, dim=-1)
     places = range(len(prompt) - 1, len(prompt) + len(said) - 1)
-    return np.array([float(table[place, token]) for place, token in zip(places, said, strict=True)])
+    return np.array(
+        [float(table[position, token]) for position, token in zip(places, said, strict=True)]
+    )
 
 
 def stored(path: Path, step: int = 1) -> dict[str, float]:
@@ -171,12 +173,12 @@ def test_every_number_is_that_of_our_own_monitor(
     ours = Monitor(DiagnosticsConfig(), run_id="ours", on_message=lambda text: None)
     expected = ours.measure(1, RolloutBatch(groups=tuple(rows)), DiagnosticsConfig(), instruments)
     record(tmp_path / "run", model, tokenizer)
-    found = stored(tmp_path / "run")
+    trajectories = stored(tmp_path / "run")
     keys = {k for k in expected.values if k.startswith("info/")}
     assert len(keys) > 30
     for key in sorted(keys):
         want = expected.values[key]
-        have = np.nan if found[key] is None else found[key]
+        have = np.nan if trajectories[key] is None else trajectories[key]
         np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-6, err_msg=key)
     kinds = {record.kind for record in open_run(tmp_path / "run").diagnostics(1)}
     assert "information" in kinds
@@ -296,8 +298,8 @@ def test_the_share_of_the_time_holds(tokenizer: Any) -> None:
     assert min(np.diff(measured)) >= 2
 
 
-def _episode(messages: list[dict[str, str]], number: int) -> Episode:
-    return Episode(
+def _episode(messages: list[dict[str, str]], number: int) -> GivenEpisode:
+    return GivenEpisode(
         messages=messages,
         reward=1.0,
         turn_rewards=None,

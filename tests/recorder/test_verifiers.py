@@ -83,11 +83,11 @@ def test_an_environment_of_verifiers_hands_over_its_episodes(tmp_path: Path) -> 
             ]
             nodes = [
                 vf.MessageNode(
-                    parent=None if place == 0 else place - 1,
+                    parent=None if index == 0 else index - 1,
                     message=message,
                     sampled=isinstance(message, AssistantMessage),
                 )
-                for place, message in enumerate(said)
+                for index, message in enumerate(said)
             ]
             seed = TraceTask(type="Played", data=task.data, hash=task.hash)
             trace = vf.Trace(

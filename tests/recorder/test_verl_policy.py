@@ -230,8 +230,8 @@ def test_groups_without_spread_count_in_no_loss(tmp_path: Path, trainer: Any) ->
     assert trains.all(1).tolist() == trains.any(1).tolist()
     assert trains.any(1).sum() == 2
     assert not trains[3].any(), "its siblings earned the same"
-    wanted = {"selection.strategy": "top_p", "selection.value": 1.0}
-    post(path, new_command(path.name, "set", settings=wanted))
+    settings = {"selection.strategy": "top_p", "selection.value": 1.0}
+    post(path, new_command(path.name, "set", settings=settings))
     tracking.rollouts(batch, trainer.tokenizer)
     for step in range(1, 200):
         tracking.log(data={"loss": 1.0}, step=step)

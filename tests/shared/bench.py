@@ -63,13 +63,13 @@ class Bench:
         return with_advantages(annotated, self.config, unpacked), logprobs
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        found = {
+        values = {
             name: parameter.grad.clone()
             for name, parameter in self.policy.model.named_parameters()
             if parameter.grad is not None
         }
         self.optimizer.zero_grad()
-        return found
+        return values
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Everything that trains or could, critic included, by name."""

@@ -79,8 +79,8 @@ class DashboardProcess:
     def _printed(self) -> str:
         text = self._output.read_text(encoding="utf-8", errors="replace")
         assert self._process.poll() is None, text
-        found = re.search(r"http://\S+", text)
-        return found[0].rstrip("/") if found else ""
+        match = re.search(r"http://\S+", text)
+        return match[0].rstrip("/") if match else ""
 
     @property
     def pid(self) -> int:

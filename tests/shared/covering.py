@@ -57,7 +57,7 @@ def _grown(
 
         def gain(value: str, factor: int = factor) -> tuple[int, float]:
             pairs = (_pair(factor, value, other, taken) for other, taken in chosen.items())
-            return sum(found in missing for found in pairs), random.random()
+            return sum(pair in missing for pair in pairs), random.random()
 
         chosen[factor] = max(values[factor], key=gain)
     return tuple(chosen[factor] for factor in range(len(values)))

@@ -18,5 +18,5 @@ def modules_with_examples(folder: str) -> list[str]:
 
 
 def run_examples(module: str) -> None:
-    found = doctest.testmod(importlib.import_module(module))
-    assert not found.failed
+    result = doctest.testmod(importlib.import_module(module))
+    assert not result.failed

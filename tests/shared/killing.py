@@ -161,10 +161,10 @@ class Trial:
         places = [self._place(rng) for _ in range(rng.randint(1, 2))]
         where = f"{self.name} killed at calls {places}"
         num_killed = 0
-        for turn, place in enumerate([*places, 0]):
+        for turn, start in enumerate([*places, 0]):
             log = path.parent / f"{turn}.log"
             counted = path.parent / "calls"
-            process = TrainerProcess(log, run_until, place, counted, self.name, path, self.text)
+            process = TrainerProcess(log, run_until, start, counted, self.name, path, self.text)
             began = time.monotonic()
             while process.is_alive and time.monotonic() - began < LIMIT_S:
                 time.sleep(0.01)
@@ -173,7 +173,7 @@ class Trial:
                 return "waits", num_killed, where
             code = process.join()
             num_killed += code == -signal.SIGKILL
-            if place == 0 and code != 0:
+            if start == 0 and code != 0:
                 is_one_line = "Traceback" not in process.text
                 outcome = "stuck" if is_one_line else "traceback"
                 return outcome, num_killed, f"{where}: {process.text[-300:]}"

@@ -88,8 +88,8 @@ class TableScorer:
 
     def rows(self, prompt: IntArray, continuations: Sequence[IntArray]) -> list[np.ndarray]:
         self.tally.num_tokens += len(prompt) + sum(map(len, continuations))
-        known = set(prompt.tolist())
+        given = set(prompt.tolist())
         return [
-            np.log([0.9 if token in known else 0.1 for token in z]).astype(np.float32)
+            np.log([0.9 if token in given else 0.1 for token in z]).astype(np.float32)
             for z in continuations
         ]

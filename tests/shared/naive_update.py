@@ -120,20 +120,20 @@ class NaiveStep:
         values = self._values(ids, out.hidden_states[-1])
         first = len(turn.prompt_tokens) - 1
         supports = _supports(turn)
-        found = []
-        for place, token in enumerate(turn.response_tokens.tolist()):
-            scores = out.logits[0, first + place].double() / turn.temperature
-            support = supports[place]
+        tokens = []
+        for index, token in enumerate(turn.response_tokens.tolist()):
+            scores = out.logits[0, first + index].double() / turn.temperature
+            support = supports[index]
             kept = scores if support is None else scores[support]
             logprobs = kept - kept.logsumexp(0)
-            found.append(
+            tokens.append(
                 Seen(
                     logprob=float(scores[token] - kept.logsumexp(0)),
                     entropy=-float((logprobs.exp() * logprobs).sum()),
-                    value=float(values[first + place]),
+                    value=float(values[first + index]),
                 )
             )
-        return found
+        return tokens
 
     def _values(self, ids: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         critic = self.bench.policy.critic
@@ -257,9 +257,9 @@ def _gae(episode: list[Token], config: RunConfig) -> None:
     ends = [False] * len(episode)
     if advantage.kind == "bi_level_gae":
         last = [
-            place
-            for place in range(len(episode))
-            if place + 1 == len(episode) or episode[place + 1].turn != episode[place].turn
+            index
+            for index in range(len(episode))
+            if index + 1 == len(episode) or episode[index + 1].turn != episode[index].turn
         ]
         earned = [sum(t.reward for t in episode if t.turn == episode[e].turn) for e in last]
         rewards, high = [0.0] * len(episode), 0.0
@@ -269,13 +269,13 @@ def _gae(episode: list[Token], config: RunConfig) -> None:
             high = delta + advantage.turn_gamma * advantage.lam * high
             rewards[last[k]], ends[last[k]] = high + values[last[k]], True
     carry = after = 0.0
-    for place in reversed(range(len(episode))):
-        if ends[place]:
+    for index in reversed(range(len(episode))):
+        if ends[index]:
             carry = after = 0.0
-        delta = rewards[place] + advantage.gamma * after - values[place]
+        delta = rewards[index] + advantage.gamma * after - values[index]
         carry = delta + advantage.gamma * advantage.lam * carry
-        after = values[place]
-        episode[place].advantage = carry
+        after = values[index]
+        episode[index].advantage = carry
 
 
 def _compare(siblings: list[list[Token]], config: RunConfig) -> None:

@@ -14,5 +14,5 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 def python_block(page: str, words: str) -> str:
     """The one block of a page that has some words in it."""
     blocks = _BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
-    (found,) = [block for block in blocks if words in block]
-    return str(found)
+    (chosen,) = [block for block in blocks if words in block]
+    return str(chosen)

@@ -83,9 +83,9 @@ class Pages:
     def _visit(self, path: str) -> None:
         visit(self._page, f"{self._url}/{path}")
 
-    def _curves(self, place: str) -> Mapping[str, list[tuple[float, float]]]:
+    def _curves(self, chart: str) -> Mapping[str, list[tuple[float, float]]]:
         """Name of a curve to its points (step, value), as plotly drew them."""
-        plot = draw_chart(self._page, place)
+        plot = draw_chart(self._page, chart)
         curves: Mapping[str, list[tuple[float, float]]] = self._page.evaluate(
             """selector => Object.fromEntries(document.querySelector(selector).calcdata
               .filter((points) => points[0].trace)
@@ -142,11 +142,11 @@ class Pages:
         ):
             curves = self._curves(f"[class*='st-key-chart_{chart}']")
             points = curves[curve]
-            for place, which in ((0, "first"), (-1, "last")):
+            for index, which in ((0, "first"), (-1, "last")):
                 yield Number(
                     page="Live",
                     what=f"{which} of {key}",
-                    shown=f"{points[place][1]:.6g}",
+                    shown=f"{points[index][1]:.6g}",
                     true=self.metric(run, key, which),
                 )
 
@@ -269,7 +269,7 @@ class Pages:
         self._visit(f"compare?runs={first},{second}")
 
         def found() -> list[list[str]]:
-            tables = [table_rows(self._page, place) for place in range(6)]
+            tables = [table_rows(self._page, index) for index in range(6)]
             return next((rows for rows in tables if rows and "number of tasks" in rows[0]), [])
 
         head, *rows = until(found, "evaluations", page=self._page)

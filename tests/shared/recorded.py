@@ -25,9 +25,9 @@ def recorded(path: Path) -> dict[str, list[str]]:
 
 def assert_same_recording(one: Path, other: Path) -> None:
     """Metrics first: they say what differs."""
-    expected, found = recorded(one), recorded(other)
+    expected, again = recorded(one), recorded(other)
     for name in _TABLES:
-        assert found[name] == expected[name], name
+        assert again[name] == expected[name], name
 
 
 def metric(path: Path, key: str, phase: str = "train") -> dict[int, float]:

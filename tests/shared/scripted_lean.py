@@ -49,14 +49,14 @@ def respond(code: str) -> dict[str, Any]:
     match = _CODE.fullmatch(code)
     if match is None:
         return {"env": 0, "messages": [message("error", 1, 0, "unexpected token")]}
-    known = proofs()[match["statement"]]
+    proof = proofs()[match["statement"]]
     given = [line[2:] for line in match["tactics"].split("\n")]
     by_line = match["header"].count("\n") + match["statement"].count("\n") + 1
     last_line = code.rstrip("\n").count("\n") + 1
     done = 0
     lines: list[str] = []
-    while done < len(known) and lines != given:
-        lines += known[done].split("\n")
+    while done < len(proof) and lines != given:
+        lines += proof[done].split("\n")
         done += 1
     if given == ["skip"]:
         done, lines = 0, given
@@ -69,8 +69,8 @@ def respond(code: str) -> dict[str, Any]:
         wrong = message("error", by_line + len(given), at, text)
         report = message("info", last_line, 0, f"'{name}' depends on axioms: [sorryAx]")
         return {"env": 1, "messages": [wrong, report]}
-    if done < len(known):
-        open_goals = f"unsolved goals\nstep : {done}\n⊢ {len(known) - done} to go"
+    if done < len(proof):
+        open_goals = f"unsolved goals\nstep : {done}\n⊢ {len(proof) - done} to go"
         return {
             "env": 1,
             "messages": [

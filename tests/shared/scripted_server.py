@@ -21,7 +21,7 @@ Answer = Callable[[Body], Any]
 
 def tokens_of(prompt: list[int], seed: int, number: int) -> list[int]:
     """What the honest server samples."""
-    return [(sum(prompt) * 31 + seed * 17 + place * 7) % VOCAB_SIZE for place in range(number)]
+    return [(sum(prompt) * 31 + seed * 17 + index * 7) % VOCAB_SIZE for index in range(number)]
 
 
 def honest(body: Body) -> Body:

@@ -22,18 +22,18 @@ from started import started
 
 from echoscope.envs.base import StepResult
 from echoscope.envs.worlds.grid.frozen_lake import FrozenLake
-from echoscope.envs.worlds.remote.server import Gate, make_app
-from echoscope.envs.worlds.remote.sessions import Limits, Served
+from echoscope.envs.worlds.remote.server import TokenGate, make_app
+from echoscope.envs.worlds.remote.sessions import Served, SessionLimits
 from echoscope.text.network import listening
 
 KILL_FILE = "ECHOSCOPE_TEST_KILL_FILE"
 
 
 @contextmanager
-def served(*worlds: Served, limits: Limits | None = None, token: str = "") -> Iterator[str]:
+def served(*worlds: Served, limits: SessionLimits | None = None, token: str = "") -> Iterator[str]:
     """The url of a server in a thread of this process."""
-    gate = Gate(address="127.0.0.1", token=token)
-    app = make_app(worlds, limits or Limits(), gate)
+    gate = TokenGate(address="127.0.0.1", token=token)
+    app = make_app(worlds, limits or SessionLimits(), gate)
     opened = listening("127.0.0.1", 0)
     config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)

@@ -23,8 +23,8 @@ class ShownFigure:
 
     @property
     def layout(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.text)["layout"]
-        return found
+        layout: dict[str, Any] = json.loads(self.text)["layout"]
+        return layout
 
 
 def shown_figures(page: AppTest) -> dict[str, ShownFigure]:

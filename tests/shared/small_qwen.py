@@ -48,8 +48,8 @@ def expected(model: Any, prompt: np.ndarray, sample: Sample) -> np.ndarray:
     tokens = torch.from_numpy(np.concatenate([prompt, sample.tokens]).astype(np.int64))
     with torch.no_grad():
         logits = model(tokens[None], use_cache=False).logits[0, len(prompt) - 1 : -1]
-    at = torch.arange(len(sample.tokens)), tokens[len(prompt) :]
-    return logits.double().log_softmax(-1)[at].numpy()
+    sampled = torch.arange(len(sample.tokens)), tokens[len(prompt) :]
+    return logits.double().log_softmax(-1)[sampled].numpy()
 
 
 def largest_gap(engine: Engine, model: Any, prompts: list[np.ndarray]) -> float:

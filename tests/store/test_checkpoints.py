@@ -106,9 +106,9 @@ def test_equal_success_prefers_the_newer_and_a_checkpoint_counts_by_the_last_eva
 
 
 def test_the_last_good_checkpoint_is_from_before_the_onset() -> None:
-    found = choose_checkpoint([20, 40, 60], [alarm(44, 31)], {})
-    assert (found.step, found.onset_step) == (20, 31)
-    assert found.reason.startswith("It is the newest from before step 31")
+    choice = choose_checkpoint([20, 40, 60], [alarm(44, 31)], {})
+    assert (choice.step, choice.onset_step) == (20, 31)
+    assert choice.reason.startswith("It is the newest from before step 31")
 
 
 def test_evaluations_decide_between_the_onsets_of_several_alarms() -> None:
@@ -133,9 +133,9 @@ def test_a_checkpoint_counts_by_the_worse_of_the_evaluations_around_it() -> None
 
 @pytest.mark.parametrize("steps", [[], [40, 60]])
 def test_a_run_without_a_good_checkpoint_says_so(steps: list[int]) -> None:
-    found = choose_checkpoint(steps, [alarm(44, 31)], {40: 0.5})
-    assert found.step is None
-    assert found.reason in (
+    choice = choose_checkpoint(steps, [alarm(44, 31)], {40: 0.5})
+    assert choice.step is None
+    assert choice.reason in (
         "The run has no checkpoint.",
         "No checkpoint is left from before step 31, where the change may have begun.",
     )
@@ -176,16 +176,16 @@ def test_a_stored_run_names_its_last_good_checkpoint(
         writer.record_checkpoint(record(step))
     writer.record_checkpoint(record(1, "keep", is_deleted=True))
     writer.flush()
-    found = last_good_checkpoint(open_run(run_path))
-    assert (found.step, found.onset_step) == (3, 4)
+    choice = last_good_checkpoint(open_run(run_path))
+    assert (choice.step, choice.onset_step) == (3, 4)
 
 
 def test_a_checkpoint_that_the_schedule_wrote_first_can_still_be_asked_for(
     run_path: Path, writer: RunWriter, metrics: Metrics
 ) -> None:
     writer.commit_step(metrics=[metrics(1)])
-    for one in (record(1), record(2), record(1, "command"), record(1, "final")):
-        writer.record_checkpoint(one)
+    for answer in (record(1), record(2), record(1, "command"), record(1, "final")):
+        writer.record_checkpoint(answer)
     writer.flush()
     assert [c.step for c in open_run(run_path).checkpoints() if c.reason == REQUESTED] == [1]
     writer.record_checkpoint(record(1, "keep", is_deleted=True))

@@ -161,8 +161,8 @@ def assert_stored(
     for trajectory, outcome in pairs:
         assert same(reader.trajectory(trajectory.id), trajectory)
         assert same(reader.outcome(trajectory.id), outcome)
-    found = {t.id: t for t in reader.trajectories_of_step(3)}
-    assert all(same(found[t.id], t) for t, _ in pairs)
+    stored = {t.id: t for t in reader.trajectories_of_step(3)}
+    assert all(same(stored[t.id], t) for t, _ in pairs)
 
 
 @pytest.mark.long

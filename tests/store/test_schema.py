@@ -16,7 +16,7 @@ def current() -> dict[str, dict[str, str]]:
 
 
 def test_names_that_other_parts_rely_on() -> None:
-    wanted = {
+    expected = {
         "trajectories": "run_id step attempt split id group_index sibling_index env_id tag "
         "env_seed noise_seed prompt_key policy_version env_return episode_return reward_terms "
         "advantage kept drop_reason is_success stop_reason num_turns num_sampled_tokens "
@@ -29,7 +29,7 @@ def test_names_that_other_parts_rely_on() -> None:
         "metrics": "run_id step phase key value",
         "diagnostics": "run_id step kind payload arrays",
     }
-    for table, names in wanted.items():
+    for table, names in expected.items():
         assert set(names.split()) <= set(TABLES[table].column_names)
 
 

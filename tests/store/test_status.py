@@ -150,14 +150,14 @@ def test_one_reader_and_a_reader_of_many_say_the_same(tmp_path: Path) -> None:
     ack = CommandAck(command_id=command.command_id, step=3, outcome=CommandOutcome.APPLIED)
     paused.record_acks([ack], [command])
     paused.flush()
-    found = open_runs(tmp_path).statuses()
-    assert {name: (one.status.value, one.by) for name, one in found.items()} == {
+    statuses = open_runs(tmp_path).statuses()
+    assert {name: (status.status.value, status.by) for name, status in statuses.items()} == {
         "done": ("finished", ""),
         "young": ("waiting", ""),
         "paused": ("paused", "ann"),
     }
-    for name, one in found.items():
-        assert open_run(tmp_path / name).status() == one
+    for name, status in statuses.items():
+        assert open_run(tmp_path / name).status() == status
     paused.close(status="finished")
     young.close(status="finished")
 
@@ -171,10 +171,10 @@ def test_an_imported_run_is_neither_finished_nor_live() -> None:
     """Whether the training behind the files goes on is not known."""
 
     def words(recorded: str, origin: Origin) -> str:
-        found = status_of(
+        status = status_of(
             recorded, 1, (), is_starting=False, heard_at=0, step_s=1, now=1e6, origin=origin
         )
-        return found.words(1e6)
+        return status.words(1e6)
 
     assert words("finished", Origin.IMPORTED) == "imported"
     assert words("running", Origin.IMPORTED) == "being imported"
@@ -193,7 +193,7 @@ def test_the_configuration_says_who_wrote_the_steps() -> None:
 
 def test_an_evaluation_is_live_before_its_first_step() -> None:
     """Its episodes are stored as they end; its first step may come with the last of them."""
-    found = status_of(
+    status = status_of(
         "running",
         1,
         (),
@@ -203,7 +203,7 @@ def test_an_evaluation_is_live_before_its_first_step() -> None:
         now=1e6,
         origin=Origin.EVALUATED,
     )
-    assert found.status is Status.LIVE
+    assert status.status is Status.LIVE
 
 
 def test_only_an_entry_of_its_own_makes_an_evaluation() -> None:

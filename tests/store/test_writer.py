@@ -95,9 +95,9 @@ def test_early_trajectories_share_a_micro_segment_however_many_there_are(
 def test_trajectories_given_twice_count_once(
     writer: RunWriter, run_path: Path, trajectory: Build, metrics: Build
 ) -> None:
-    one = trajectory(0, 0)
-    writer.add_trajectories([one])
-    writer.commit_step(metrics=[metrics(0)], trajectories=[one])
+    written = trajectory(0, 0)
+    writer.add_trajectories([written])
+    writer.commit_step(metrics=[metrics(0)], trajectories=[written])
     writer.flush()
     assert open_run(run_path).sql("SELECT 1 FROM trajectories").num_rows == 1
 
@@ -118,8 +118,8 @@ def test_evaluation_shares_the_step_and_needs_no_outcome(
         {"id": "t00000003-00000", "kept": True},
     ]
     assert reader.steps().column("num_trajectories").to_pylist() == [1]
-    found, values = reader.metrics("eval/small/success_rate", phase="eval")
-    assert found.tolist() == [3]
+    steps, values = reader.metrics("eval/small/success_rate", phase="eval")
+    assert steps.tolist() == [3]
     assert values.tolist() == [0.25]
 
 
@@ -199,9 +199,9 @@ def test_events_of_a_step_and_between_steps(
     assert reader.sql("SELECT outcome, detail FROM command_events").to_pylist() == [
         {"outcome": "rejected", "detail": "no"}
     ]
-    (found,) = reader.diagnostics(1)
-    assert found.arrays["scores"].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
-    assert (found.kind, found.trajectory_ids, found.payload) == (
+    (record,) = reader.diagnostics(1)
+    assert record.arrays["scores"].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert (record.kind, record.trajectory_ids, record.payload) == (
         "cross_scores",
         ("t00000000-00000",),
         '{"n": 2}',
@@ -256,18 +256,20 @@ def test_steps_go_up_and_metrics_name_one_step(
 def test_outcomes_must_fit_their_trajectories(
     writer: RunWriter, metrics: Build, trajectory: Build, outcome: Build
 ) -> None:
-    one = trajectory(0, 0)
+    written = trajectory(0, 0)
     with pytest.raises(ValueError, match="outcome of t00000000-00001, a trajectory it does not"):
         writer.commit_step(
-            metrics=[metrics(0)], trajectories=[one], outcomes=[outcome(trajectory(0, 1))]
+            metrics=[metrics(0)], trajectories=[written], outcomes=[outcome(trajectory(0, 1))]
         )
     bad = TrajectoryOutcome(
-        trajectory_id=one.id, advantage=1.0, kept=True, information=(np.zeros(3), np.zeros(2))
+        trajectory_id=written.id, advantage=1.0, kept=True, information=(np.zeros(3), np.zeros(2))
     )
     with pytest.raises(ValueError, match=r"information has lengths \[3, 2\]"):
-        writer.commit_step(metrics=[metrics(0)], trajectories=[one], outcomes=[bad])
+        writer.commit_step(metrics=[metrics(0)], trajectories=[written], outcomes=[bad])
     with pytest.raises(ValueError, match="two outcomes"):
-        writer.commit_step(metrics=[metrics(0)], trajectories=[one], outcomes=[outcome(one)] * 2)
+        writer.commit_step(
+            metrics=[metrics(0)], trajectories=[written], outcomes=[outcome(written)] * 2
+        )
 
 
 def test_two_trajectories_cannot_share_an_id(writer: RunWriter, trajectory: Build) -> None:

@@ -19,8 +19,8 @@ MAPPING = parse_map(
 
 def rows(step: int, rewards: list[float]) -> str:
     values = (
-        {"ask": {"text": f"q{place // 4}"}, "says": f"reply {place}", "pts": reward, "at": step}
-        for place, reward in enumerate(rewards)
+        {"ask": {"text": f"q{index // 4}"}, "says": f"reply {index}", "pts": reward, "at": step}
+        for index, reward in enumerate(rewards)
     )
     return "".join(json.dumps(value) + "\n" for value in values)
 

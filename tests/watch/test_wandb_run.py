@@ -46,7 +46,7 @@ class Asked(Followed):
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
     asked = Asked(tmp_path / "run")
 
-    class Question:
+    class Process:
         def __init__(self, name: str) -> None:
             assert name == RUN
 
@@ -63,7 +63,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
         def close(self) -> None:
             asked.num_ended += 1
 
-    monkeypatch.setattr(wandb_run, "Question", Question)
+    monkeypatch.setattr(wandb_run, "WandbProcess", Process)
     monkeypatch.setattr(wandb_run, "ASK_S", 0.0)
     monkeypatch.setattr(wandb_run, "SHARE", 0.0)
     yield asked

@@ -31,7 +31,7 @@ from ..base import (
 )
 from ..vllm.transfer import Transfer, Transfers
 from ..vllm.weights import WeightFiles
-from .http import HttpServer, RefusedError
+from .http import HttpServer, ServerRefusedError
 from .protocol import PATH, Ask, Reply, body_of, checked_reply, reply_of
 
 MAX_SUPPORT = 1024
@@ -310,7 +310,7 @@ class ServerEngine(Engine):
         """The answer of a route that a server has only if it was started with what it `needs`."""
         try:
             return self._server.post(path, body, is_text=is_text)
-        except RefusedError as error:
+        except ServerRefusedError as error:
             has_no_method = f"no attribute '{_RELOAD}'" in str(error)
             if error.status != 404 and not has_no_method:
                 raise
@@ -342,7 +342,7 @@ class ServerEngine(Engine):
             served_name, room = str(model["id"]), model.get("max_model_len")
         except (KeyError, TypeError, AttributeError, StopIteration):
             pass  # it names none
-        except RefusedError as error:
+        except ServerRefusedError as error:
             if name is None or error.status != 404:
                 raise
         if isinstance(room, int) and room < self._positions:

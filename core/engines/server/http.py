@@ -31,7 +31,7 @@ _KEY_WAY_OUT = (
 )
 
 
-class RefusedError(EngineError):
+class ServerRefusedError(EngineError):
     """The server answered, but with another status than 200."""
 
     def __init__(self, sentence: str, status: int = 0) -> None:
@@ -84,7 +84,7 @@ class HttpServer:
             timeout_s: None for `ANSWER_S`.
 
         Raises:
-            RefusedError: the server answered with an error, in every attempt.
+            ServerRefusedError: the server answered with an error, in every attempt.
             EngineError: no answer within the deadline, or no JSON, in every attempt.
         """
         payload = None if body is None else json.dumps(body).encode("ascii")
@@ -124,7 +124,7 @@ class HttpServer:
             tries = f" ({num_failed} attempts)" if num_failed > 1 else ""
             sentence = f"{self.url}{path} {error}{tries}"
             if isinstance(error, _StatusError):
-                raise RefusedError(sentence, error.status) from None
+                raise ServerRefusedError(sentence, error.status) from None
             raise EngineError(sentence) from None
 
     def _tried(self, method: str, path: str, payload: bytes | None, timeout_s: float) -> str:

@@ -307,7 +307,7 @@ def _weights_of(model: PreTrainedModel | PeftModel) -> Any:
     """A `WeightSource` of vLLM over the model that it is told of last."""
     from vllm.distributed.weight_transfer import ParamMeta, WeightSource
 
-    class Weights(WeightSource):  # type: ignore[misc]
+    class TransferredWeights(WeightSource):  # type: ignore[misc]
         def __init__(self) -> None:
             self.model = model
 
@@ -317,7 +317,7 @@ def _weights_of(model: PreTrainedModel | PeftModel) -> Any:
         def __iter__(self) -> Iterator[tuple[str, Tensor]]:
             return iter(checkpoint_tensors(self.model).items())
 
-    return Weights()
+    return TransferredWeights()
 
 
 def _by_nccl(client: _Client, weights: Any, address: str, size: int) -> Sender:

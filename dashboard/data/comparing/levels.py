@@ -59,7 +59,7 @@ class RunLevel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class GroupLevel:
     """One metric of a group in a window of steps."""
 
     key: str
@@ -92,7 +92,7 @@ class Gap:
         return bool(self.difference.low <= self.difference.high)
 
 
-def level_of(key: str, runs: Sequence[RunLevel]) -> Level:
+def level_of(key: str, runs: Sequence[RunLevel]) -> GroupLevel:
     """The level of a group from its runs; those without a value are left out."""
     measured_runs = tuple(run for run in runs if run.num_points)
     is_share = metric(key).unit == SHARE
@@ -106,7 +106,7 @@ def level_of(key: str, runs: Sequence[RunLevel]) -> Level:
         estimate = mean_estimate(_units(measured_runs))
     if len(measured_runs) == 1:  # stretches without a value weigh nothing
         estimate = replace(estimate, value=measured_runs[0].mean)
-    return Level(key=key, estimate=estimate, runs=measured_runs)
+    return GroupLevel(key=key, estimate=estimate, runs=measured_runs)
 
 
 def _trials(runs: Sequence[RunLevel]) -> Trials:
@@ -115,7 +115,7 @@ def _trials(runs: Sequence[RunLevel]) -> Trials:
     return Trials(num=sum(nums) if is_known else sum(r.num_points for r in runs), is_known=is_known)
 
 
-def gap_between(level: Level, baseline: Level) -> Gap:
+def gap_between(level: GroupLevel, baseline: GroupLevel) -> Gap:
     """How far a group is from the baseline.
 
     Groups with the same seeds, at least `LEAST_PAIRS`, are compared seed by seed where a seed means
@@ -136,7 +136,7 @@ def gap_between(level: Level, baseline: Level) -> Gap:
     )
 
 
-def _pairs(level: Level, baseline: Level) -> list[tuple[float, float]]:
+def _pairs(level: GroupLevel, baseline: GroupLevel) -> list[tuple[float, float]]:
     """Means of the runs with the same seed; none unless both groups have each seed once, and played
     the same tasks."""
     played = {run.played for of in (level, baseline) for run in of.runs}
@@ -149,7 +149,9 @@ def _pairs(level: Level, baseline: Level) -> list[tuple[float, float]]:
     return [(first[seed], second[seed]) for seed in first]
 
 
-def _ratio(level: Level, baseline: Level, pairs: Sequence[tuple[float, float]]) -> Estimate | None:
+def _ratio(
+    level: GroupLevel, baseline: GroupLevel, pairs: Sequence[tuple[float, float]]
+) -> Estimate | None:
     units = [_units(of.runs) for of in (level, baseline)]
     is_amount = metric(level.key).unit in _RATIO_UNITS
     if not is_amount or any(min(of, default=0.0) <= 0 for of in units):
@@ -253,7 +255,7 @@ def _t(num: NDArray[np.int64]) -> FloatArray64:
 # --- in words
 
 
-def level_words(level: Level) -> str:
+def level_words(level: GroupLevel) -> str:
     """`81.2 % (75.0 to 86.6)`; `0.42 (0.38 to 0.46) nats`; the mean alone without an interval."""
     if math.isnan(level.estimate.value):
         return "not measured"
@@ -293,11 +295,11 @@ def _standing(gap: Gap) -> str:
 
 def _difference_words(gap: Gap) -> str:
     """The difference, and the ratio of groups that can be told apart."""
-    words = _estimate_words(gap.difference, metric(gap.key).unit, is_difference=True)
+    difference = _estimate_words(gap.difference, metric(gap.key).unit, is_difference=True)
     ratio = gap.ratio if gap.is_apart else None
     if ratio is None or not ratio.low <= ratio.high:
-        return words
-    return f"{words}; {ratio.value:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
+        return difference
+    return f"{difference}; {ratio.value:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def _pair_words(name: str, gap: Gap, baseline: str) -> str:
@@ -313,14 +315,16 @@ def _pair_words(name: str, gap: Gap, baseline: str) -> str:
     return f"{sentence}: {_difference_words(gap)}."
 
 
-def count_words(level: Level) -> str:
+def count_words(level: GroupLevel) -> str:
     """`5 runs, 50 values`: what an interval rests on."""
     tasks = max((run.num_tasks for run in level.runs), default=0)
     counts = [counted(len(level.runs), "run"), counted(level.num_points, "value")]
     return ", ".join([*counts, *([counted(tasks, "task")] if tasks else [])])
 
 
-def summary(key: str, levels: Mapping[str, Level], gaps: Mapping[str, Gap], baseline: str) -> str:
+def summary(
+    key: str, levels: Mapping[str, GroupLevel], gaps: Mapping[str, Gap], baseline: str
+) -> str:
     """The comparison in two sentences: which group is highest, and who differs from the baseline.
 
     Args:

@@ -115,8 +115,8 @@ def mean_curve(
         color=color,
         is_line=is_line,
         notes={
-            at: f"{num} of {len(group.runs)} runs"
-            for at, num in zip(positions.tolist(), num_runs, strict=True)
+            position: f"{num} of {len(group.runs)} runs"
+            for position, num in zip(positions.tolist(), num_runs, strict=True)
         },
     )
 

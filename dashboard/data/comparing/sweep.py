@@ -139,10 +139,10 @@ def why_unknown(num_runs: int, num_settings: int) -> str:
     return ""
 
 
-def importance_words(found: Sequence[Importance]) -> str:
+def importance_words(ranked: Sequence[Importance]) -> str:
     """Which settings matter, in two sentences. Hostile."""
-    sure = [each for each in found if each.is_sure]
-    unsure = [" with ".join(each.settings) for each in found if not each.is_sure]
+    sure = [each for each in ranked if each.is_sure]
+    unsure = [" with ".join(each.settings) for each in ranked if not each.is_sure]
     if not sure:
         return "No setting tells more about the result than a shuffled copy of it does."
     told = ", ".join(

@@ -35,7 +35,7 @@ _CALL = re.compile(r"(?P<stat>[a-z]+)\((?P<of>.+)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class RunsColumn:
     """One column. Names of settings and metrics come from files: hostile."""
 
     name: str
@@ -55,13 +55,13 @@ class Column:
         return self.unit == SHARE
 
 
-def _run(name: str, label: str, help: str, kind: Kind = "text") -> Column:
-    return Column(name=name, label=label, source="run", kind=kind, help=help)
+def _run(name: str, label: str, help: str, kind: Kind = "text") -> RunsColumn:
+    return RunsColumn(name=name, label=label, source="run", kind=kind, help=help)
 
 
-_success = partial(Column, source="metric", kind="number", unit=SHARE)
+_success = partial(RunsColumn, source="metric", kind="number", unit=SHARE)
 
-OF_EVERY_RUN: Mapping[str, Column] = {
+OF_EVERY_RUN: Mapping[str, RunsColumn] = {
     column.name: column
     for column in (
         _run("run", "Run", "Name of the run's folder. A click opens the run."),
@@ -106,7 +106,7 @@ NOT_SORTED = ("history",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Catalogue:
+class ColumnCatalogue:
     """The columns that the runs of a root can have."""
 
     settings: tuple[str, ...]
@@ -122,7 +122,7 @@ class Catalogue:
         differing = set(self.differing)
         return [name for name in self.settings if name not in differing]
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> RunsColumn:
         """The column of a name, which may be short.
 
         Raises:
@@ -140,7 +140,7 @@ class Catalogue:
         if full in OF_EVERY_RUN:
             return OF_EVERY_RUN[full]
         if full in self.settings:
-            return Column(name=full, label=full, source="setting", help=f"The setting {full}.")
+            return RunsColumn(name=full, label=full, source="setting", help=f"The setting {full}.")
         return self._number("last", full)
 
     def names(self) -> list[str]:
@@ -161,12 +161,12 @@ class Catalogue:
         near = [*whole, *(full for end in close for full in by_end[end])]
         return list(dict.fromkeys(near))[:3]
 
-    def _number(self, stat: str, of: str) -> Column:
+    def _number(self, stat: str, of: str) -> RunsColumn:
         key = of if of in self.metrics else self._full_name(of, only_metrics=True)
         fixed = OF_EVERY_RUN.get(key)
         entry = metric(fixed.key if fixed else key)
         label = fixed.label if fixed else entry.name
-        return Column(
+        return RunsColumn(
             name=f"{stat}({fixed.name if fixed else key})" if stat != "last" or fixed else key,
             label=label if stat == "last" else f"{label}, {_HEADINGS[stat]}",
             source="metric",

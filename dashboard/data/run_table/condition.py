@@ -22,7 +22,7 @@ from echoscope.store.query.check import dicts, empty_database, one_line, select_
 from echoscope.store.query.condition import is_bare
 
 from ...page.problems import Problem
-from .columns import STATS, Column
+from .columns import STATS, RunsColumn
 
 
 def _words(text: str) -> frozenset[str]:
@@ -65,7 +65,7 @@ _SIGNS = re.compile(
     r"[<>=]|\bi?like\s+''|\bbetween\s+[-.\d'\"]|\bin\s*\(|\bis\s+(?:not\s+)?null\b", re.IGNORECASE
 )
 _LITERAL = re.compile(r"'(?:[^']|'')*'")
-Resolve = Callable[[str], Column]
+Resolve = Callable[[str], RunsColumn]
 
 
 def is_condition(text: str) -> bool:
@@ -77,7 +77,7 @@ def is_condition(text: str) -> bool:
     return _SIGNS.search(_LITERAL.sub("''", text)) is not None
 
 
-def parsed_condition(text: str, resolve: Resolve) -> tuple[str, tuple[Column, ...]]:
+def parsed_condition(text: str, resolve: Resolve) -> tuple[str, tuple[RunsColumn, ...]]:
     """A condition as SQL, checked: every name is a column and every part is allowed.
 
     Returns:
@@ -89,7 +89,7 @@ def parsed_condition(text: str, resolve: Resolve) -> tuple[str, tuple[Column, ..
     """
     if len(text) > MAX_CHARS:
         raise Problem(f"the filter has {len(text)} characters, at most {MAX_CHARS}")
-    columns: dict[str, tuple[str, Column]] = {}
+    columns: dict[str, tuple[str, RunsColumn]] = {}
     sql = "".join(_tokens(text, columns, resolve))
     try:
         nodes = select_nodes(f"SELECT (\n{sql}\n)")
@@ -101,7 +101,9 @@ def parsed_condition(text: str, resolve: Resolve) -> tuple[str, tuple[Column, ..
     return sql, tuple(column for _, column in columns.values())
 
 
-def _tokens(text: str, columns: dict[str, tuple[str, Column]], resolve: Resolve) -> Iterator[str]:
+def _tokens(
+    text: str, columns: dict[str, tuple[str, RunsColumn]], resolve: Resolve
+) -> Iterator[str]:
     """The condition anew, with names as `c0`, `c1`, ..."""
     for match in _TOKEN.finditer(text):
         token = match[0]
@@ -118,7 +120,7 @@ def _tokens(text: str, columns: dict[str, tuple[str, Column]], resolve: Resolve)
             yield token
 
 
-def _alias(name: str, columns: dict[str, tuple[str, Column]], resolve: Resolve) -> str:
+def _alias(name: str, columns: dict[str, tuple[str, RunsColumn]], resolve: Resolve) -> str:
     try:
         column = resolve(name)
     except Problem as problem:
@@ -160,7 +162,7 @@ def _require(is_allowed: bool, what: str) -> None:
         )
 
 
-def holds(condition: str, columns: Sequence[Column], table: pa.Table) -> list[bool]:
+def holds(condition: str, columns: Sequence[RunsColumn], table: pa.Table) -> list[bool]:
     """For which rows a condition holds; unknown counts as no.
 
     Args:
@@ -187,7 +189,7 @@ def holds(condition: str, columns: Sequence[Column], table: pa.Table) -> list[bo
     return [bool(is_held) for (is_held,) in rows]
 
 
-def _unfit(why: str, columns: Sequence[Column]) -> str:
+def _unfit(why: str, columns: Sequence[RunsColumn]) -> str:
     """What DuckDB says of values that do not fit, with the names that people know."""
     names = {f"c{n}": column.name for n, column in enumerate(columns)}
     sentence = re.sub(r"\bc(\d+)\b", lambda m: names.get(m[0], m[0]), why)

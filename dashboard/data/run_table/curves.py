@@ -22,22 +22,22 @@ MAX_READ = 1_000
 """Runs of all groups of a chart together; more would be read for a minute."""
 
 
-def latest_means(known: Facts, row: RunRow, key: str, width: int) -> pd.DataFrame | None:
+def latest_means(facts: Facts, row: RunRow, key: str, width: int) -> pd.DataFrame | None:
     """What `bucket_means` gave of a run last; None where it is still to be read."""
     request, mark = ("curve", row.path, key, width), mark_of(row)
     kept = queries.answers.latest(request)
     if kept is None or kept.position != mark:
-        read = partial(queries.answers.get, request, mark, partial(_read, known, row, key, width))
-        known.submit(Urgency.CURVE, request, read)
+        read = partial(queries.answers.get, request, mark, partial(_read, facts, row, key, width))
+        facts.submit(Urgency.CURVE, request, read)
     means: pd.DataFrame | None = kept.value if kept else None
     return means
 
 
-def _read(known: Facts, row: RunRow, key: str, width: int) -> pd.DataFrame:
-    facts = known.of(row)
+def _read(facts: Facts, row: RunRow, key: str, width: int) -> pd.DataFrame:
+    of_run = facts.of(row)
     stored = key
-    if key == EVALUATED and facts is not None and facts.metrics is not None:
-        stored = evaluation_key(facts.metrics.keys)
+    if key == EVALUATED and of_run is not None and of_run.metrics is not None:
+        stored = evaluation_key(of_run.metrics.keys)
     means = read_means(row, stored, width)
     names = {stored: key, tasks_key(stored): tasks_key(key)}
     return means.assign(key=means["key"].replace(names))

@@ -64,7 +64,7 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class TableVerdict:
     """What the verdict says of a run, in the table's words."""
 
     mark: Mark
@@ -101,7 +101,7 @@ class Facts:
     num_judged: int = 0
     """Grows with every run that was judged."""
     _facts: dict[str, RunFacts] = field(default_factory=dict)
-    _standings: dict[str, Standing] = field(default_factory=dict)
+    _standings: dict[str, TableVerdict] = field(default_factory=dict)
     _jobs: dict[Urgency, OrderedDict[tuple[Any, ...], Callable[[], None]]] = field(
         default_factory=lambda: {urgency: OrderedDict() for urgency in Urgency}
     )
@@ -112,7 +112,7 @@ class Facts:
         """What was read of a run last; None where nothing was."""
         return self._facts.get(row.run_id)
 
-    def standing(self, row: RunRow) -> Standing | None:
+    def standing(self, row: RunRow) -> TableVerdict | None:
         """What was judged last; None where nothing was."""
         return self._standings.get(row.run_id)
 
@@ -249,7 +249,7 @@ def _environments(row: RunRow, index: RunIndex) -> tuple[str, ...]:
     return ()
 
 
-def _is_judged_now(row: RunRow, standing: Standing) -> bool:
+def _is_judged_now(row: RunRow, standing: TableVerdict) -> bool:
     """A page about the run had it judged, which takes too long for a list."""
     try:
         return not standing.state and queries.known_verdict(row.run_id) is not None
@@ -257,7 +257,7 @@ def _is_judged_now(row: RunRow, standing: Standing) -> bool:
         return False
 
 
-def judged(row: RunRow, is_quick: bool) -> Standing:
+def judged(row: RunRow, is_quick: bool) -> TableVerdict:
     """What the verdict says; waits for it.
 
     Args:
@@ -272,8 +272,8 @@ def judged(row: RunRow, is_quick: bool) -> Standing:
         else:
             verdict = queries.known_verdict(row.run_id)
     if verdict is None:
-        return Standing(mark=mark)
-    return Standing(
+        return TableVerdict(mark=mark)
+    return TableVerdict(
         mark=mark,
         state=verdict.state_words,
         regime=verdict.regime.value.replace("_", " "),

@@ -22,7 +22,7 @@ from ...labels import number_words
 from ...words import setting_words
 from ..comparing.groups import MISSING, short_name
 from ..comparing.levels import Trials, evaluated_estimate, share_estimate
-from .columns import Column
+from .columns import RunsColumn
 from .table import RunsTable, sort_keys
 
 _NEED_NAMES = ("tags", "note", "trainer", "origin", "base_model", "branched")
@@ -33,7 +33,7 @@ _MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class TableGroup:
     """Some runs that are equal in what is grouped by."""
 
     digest: str
@@ -44,7 +44,7 @@ class Group:
     """Rows of the table, in its order."""
 
 
-def grouped(table: RunsTable, hits: Sequence[int], names: Sequence[str]) -> list[Group]:
+def grouped(table: RunsTable, hits: Sequence[int], names: Sequence[str]) -> list[TableGroup]:
     """The groups of some rows, in the order in which they come.
 
     Args:
@@ -65,7 +65,7 @@ def grouped(table: RunsTable, hits: Sequence[int], names: Sequence[str]) -> list
         by_key.setdefault(key, []).append(row)
     varied = [len({key[n] for key in by_key}) > 1 for n in range(len(columns))]
     return [
-        Group(
+        TableGroup(
             digest=hashlib.blake2b(repr((names, key)).encode(), digest_size=4).hexdigest(),
             name=_name(columns, shorts, key, varied),
             members=tuple(members),
@@ -75,7 +75,10 @@ def grouped(table: RunsTable, hits: Sequence[int], names: Sequence[str]) -> list
 
 
 def _name(
-    columns: Sequence[Column], shorts: dict[str, str], key: Sequence[str], varied: Sequence[bool]
+    columns: Sequence[RunsColumn],
+    shorts: dict[str, str],
+    key: Sequence[str],
+    varied: Sequence[bool],
 ) -> str:
     """`ppo, lr 1e-05`: what is a word speaks for itself, a number needs its name."""
     parts = []
@@ -88,7 +91,7 @@ def _name(
     return ", ".join(parts) or "all runs"
 
 
-def value_words(column: Column, value: Any) -> str:
+def value_words(column: RunsColumn, value: Any) -> str:
     """A value as a group's name and a table's cell have it; empty for none."""
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
         return ""
@@ -100,7 +103,7 @@ def value_words(column: Column, value: Any) -> str:
 
 
 def group_estimate(
-    column: Column, values: Sequence[Any], num_tasks: Sequence[float] = ()
+    column: RunsColumn, values: Sequence[Any], num_tasks: Sequence[float] = ()
 ) -> tuple[Estimate, int]:
     """The mean of a group's numbers with its interval, and over how many runs.
 
@@ -124,7 +127,9 @@ def group_estimate(
     return mean_estimate(numbers), len(numbers)
 
 
-def estimate_words(column: Column, values: Sequence[Any], num_tasks: Sequence[float] = ()) -> str:
+def estimate_words(
+    column: RunsColumn, values: Sequence[Any], num_tasks: Sequence[float] = ()
+) -> str:
     """`54.2 % (41 to 67)`, `0.021 (0.01 to 0.03)`; `0.3, all 5` where all runs are equal."""
     estimate, count = group_estimate(column, values, num_tasks)
     if not count:
@@ -147,7 +152,7 @@ def _digits(value: float, width: float) -> str:
     return f"{value:,.{places}f}" if places < 5 else number_words(value)
 
 
-def common_words(column: Column, values: Sequence[Any]) -> str:
+def common_words(column: RunsColumn, values: Sequence[Any]) -> str:
     """What the runs of a group say: their value, or how many say what."""
     value_texts = [value_words(column, value) for value in values]
     counts = Counter(value_texts)
@@ -164,7 +169,7 @@ def common_words(column: Column, values: Sequence[Any]) -> str:
     return f"{', '.join(named[: _MAX_NAMED - 1])} and {num_others} others"
 
 
-def ordered(table: RunsTable, groups: Sequence[Group], order: str) -> list[Group]:
+def ordered(table: RunsTable, groups: Sequence[TableGroup], order: str) -> list[TableGroup]:
     """Groups by the mean of a number, or the text that stands in their row.
 
     Raises:

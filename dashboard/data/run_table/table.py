@@ -29,9 +29,9 @@ from ...page.problems import Problem
 from ...words import setting_words
 from ..comparing.groups import settings_of
 from ..curves import success_keys, tasks_key
-from .columns import EVALUATED, OF_EVERY_RUN, Catalogue, Column
+from .columns import EVALUATED, OF_EVERY_RUN, ColumnCatalogue, RunsColumn
 from .condition import holds, is_condition, parsed_condition
-from .facts import RunFacts, Standing
+from .facts import RunFacts, TableVerdict
 
 MAX_VALUES = 60
 """A setting with more values than this among the runs is no setting that a sweep varies."""
@@ -49,21 +49,21 @@ class RunsTable:
     rows: Sequence[RunRow]
     facts: Sequence[RunFacts | None]
     """Of each row; None of one that has not been read yet."""
-    standings: Sequence[Standing | None]
+    standings: Sequence[TableVerdict | None]
     now: float
-    catalogue: Catalogue
-    _values: dict[str, tuple[Column, Values]] = field(default_factory=dict)
+    catalogue: ColumnCatalogue
+    _values: dict[str, tuple[RunsColumn, Values]] = field(default_factory=dict)
 
     @property
     def num_read(self) -> int:
         return sum(facts is not None for facts in self.facts)
 
-    def judged(self, standings: Sequence[Standing | None]) -> RunsTable:
+    def judged(self, standings: Sequence[TableVerdict | None]) -> RunsTable:
         """The same runs with newer verdicts; columns of nothing else are read again."""
         unaffected = {name: of for name, of in self._values.items() if name not in OF_VERDICTS}
         return replace(self, standings=standings, _values=unaffected)
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> RunsColumn:
         """The column of a name, with the kind that its values have.
 
         Raises:
@@ -79,14 +79,14 @@ class RunsTable:
         """
         return self._of(self.catalogue.column(name))[1]
 
-    def num_tasks(self, column: Column) -> Sequence[float]:
+    def num_tasks(self, column: RunsColumn) -> Sequence[float]:
         """Fixed tasks behind a success rate, of each row, 0 where not known; empty for any other
         column."""
         if not tasks_key(column.key):
             return ()
         summaries = [facts and facts.metrics for facts in self.facts]
-        found = [of and of.of(tasks_key(_key_of(of, column.key))) for of in summaries]
-        return [of.last if of else 0.0 for of in found]
+        curves = [of and of.of(tasks_key(_key_of(of, column.key))) for of in summaries]
+        return [of.last if of else 0.0 for of in curves]
 
     def filtered(self, text: str) -> list[int]:
         """The rows for which a condition holds, or in whose texts a regular expression is found.
@@ -118,13 +118,13 @@ class RunsTable:
         newest = [-row.created_at for row in self.rows]
         return sorted(hits, key=lambda n: (not self.rows[n].is_pinned, keys[n], newest[n]))
 
-    def _of(self, column: Column) -> tuple[Column, Values]:
+    def _of(self, column: RunsColumn) -> tuple[RunsColumn, Values]:
         answer = self._values.get(column.name)
         if answer is None:
             answer = self._values[column.name] = self._read(column)
         return answer
 
-    def _read(self, column: Column) -> tuple[Column, Values]:
+    def _read(self, column: RunsColumn) -> tuple[RunsColumn, Values]:
         if column.source == "setting":
             values, kind = typed([facts and facts.setting(column.name) for facts in self.facts])
             return replace(column, kind=kind), values
@@ -139,7 +139,7 @@ class RunsTable:
             for row, facts, standing in zip(self.rows, self.facts, self.standings, strict=True)
         ]
 
-    def _number(self, column: Column, row: RunRow, facts: RunFacts | None) -> float | None:
+    def _number(self, column: RunsColumn, row: RunRow, facts: RunFacts | None) -> float | None:
         if column.name == "success" and row.success_rate is not None:
             return row.success_rate
         if facts is None or facts.metrics is None:
@@ -232,7 +232,7 @@ def sort_keys(values: Values, *, is_falling: bool) -> list[tuple[bool, Any]]:
     ]
 
 
-def _arrow(column: Column, values: Values) -> pa.Array:
+def _arrow(column: RunsColumn, values: Values) -> pa.Array:
     kinds = {"number": pa.float64(), "flag": pa.bool_(), "moment": pa.timestamp("s")}
     if column.kind == "text":
         texts = [
@@ -242,11 +242,11 @@ def _arrow(column: Column, values: Values) -> pa.Array:
     return pa.array(values, kinds[column.kind])
 
 
-def _status(row: RunRow, facts: RunFacts | None, standing: Standing | None, now: float) -> str:
+def _status(row: RunRow, facts: RunFacts | None, standing: TableVerdict | None, now: float) -> str:
     return row_status(row, facts.details if facts else RunDetails(), now).status.value
 
 
-def _verdict(row: RunRow, facts: RunFacts | None, standing: Standing | None, now: float) -> Any:
+def _verdict(row: RunRow, facts: RunFacts | None, standing: TableVerdict | None, now: float) -> Any:
     if row.origin is Origin.EVALUATED:
         return RunState.EVALUATION.value
     return standing.state if standing and standing.state else None
@@ -260,7 +260,7 @@ def _moment(row: RunRow, *_: object) -> datetime | None:
     return datetime.fromtimestamp(int(row.created_at)) if row.created_at else None
 
 
-def _hours(row: RunRow, facts: RunFacts | None, standing: Standing | None, now: float) -> Any:
+def _hours(row: RunRow, facts: RunFacts | None, standing: TableVerdict | None, now: float) -> Any:
     return (now - row.created_at) / 3600 if row.created_at else None
 
 
@@ -310,7 +310,7 @@ _OF_FOLDER = ("run", "started", "age_h", "history")
 """Columns of a run of which only the folder is known; its other columns are empty."""
 
 
-def catalogue_of(facts: Sequence[RunFacts | None]) -> Catalogue:
+def catalogue_of(facts: Sequence[RunFacts | None]) -> ColumnCatalogue:
     """The columns that some runs can have."""
     settings: dict[str, set[Any]] = {}
     metrics: set[str] = set()
@@ -332,7 +332,7 @@ def catalogue_of(facts: Sequence[RunFacts | None]) -> Catalogue:
     differing = sorted(
         (n for n, c in varied.items() if 1 < c <= MAX_VALUES), key=lambda n: (varied[n], n)
     )
-    return Catalogue(
+    return ColumnCatalogue(
         settings=tuple(sorted(settings)),
         metrics=tuple(sorted(metrics)),
         differing=tuple(differing),

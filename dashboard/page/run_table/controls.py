@@ -40,7 +40,7 @@ A condition compares columns:
 """
 
 
-def draw(line: DeltaGenerator, table: RunsTable, asked: state.Asked) -> None:
+def draw(line: DeltaGenerator, table: RunsTable, asked: state.TableRequest) -> None:
     """Draw them in a line; what changes writes the address."""
     with line:
         type_in(
@@ -93,7 +93,7 @@ def _groups(table: RunsTable) -> None:
     )
 
 
-def _order(table: RunsTable, asked: state.Asked) -> None:
+def _order(table: RunsTable, asked: state.TableRequest) -> None:
     names = dict.fromkeys([*OF_EVERY_RUN, *asked.columns, *table.catalogue.differing])
     options, labels = [], {}
     for name in names:
@@ -129,7 +129,7 @@ def _order(table: RunsTable, asked: state.Asked) -> None:
     )
 
 
-def _curves(table: RunsTable, asked: state.Asked) -> None:
+def _curves(table: RunsTable, asked: state.TableRequest) -> None:
     options = [*table.catalogue.metrics]
     if any(key.startswith("eval/") for key in options):
         options = [EVALUATED, *options]
@@ -147,7 +147,7 @@ def _curves(table: RunsTable, asked: state.Asked) -> None:
     )
 
 
-def _columns(table: RunsTable, asked: state.Asked) -> None:
+def _columns(table: RunsTable, asked: state.TableRequest) -> None:
     names = [name for name in table.catalogue.names() if name != "run"]
     _several(
         "cols",

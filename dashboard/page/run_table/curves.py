@@ -21,13 +21,17 @@ from ...data.run_table.columns import OF_EVERY_RUN
 from ...escaping import visible
 from ...live import figures
 from . import state
-from .table import Line
+from .table import TableLine
 
 HEIGHT = 340
 
 
 def draw(
-    facts: Facts, table: RunsTable, lines: Sequence[Line], asked: state.Asked, num_matching: int
+    facts: Facts,
+    table: RunsTable,
+    lines: Sequence[TableLine],
+    asked: state.TableRequest,
+    num_matching: int,
 ) -> int:
     """A chart for each metric, and of how many runs they are; how many runs are still to be read.
 
@@ -82,7 +86,7 @@ def _title(key: str) -> tuple[str, str]:
     return (column.label, column.help) if column else (metric(key).name, metric(key).help)
 
 
-def _curve(line: Line, members: Mapping[str, pd.DataFrame], key: str, width: int) -> Curve:
+def _curve(line: TableLine, members: Mapping[str, pd.DataFrame], key: str, width: int) -> Curve:
     name = visible(line.name, 80)
     if line.kind == "group":
         if len(members) < len(line.rows):

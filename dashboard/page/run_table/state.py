@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from echoscope.dashboard.data.run_table.columns import Column
+from echoscope.dashboard.data.run_table.columns import RunsColumn
 from echoscope.dashboard.data.run_table.saved_views import PARAMS
 from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.diagnostics.metric_entry import RETURN, SUCCESS
@@ -38,7 +38,7 @@ _MAX_SETTINGS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class TableRequest:
     """What of the address the table is drawn by, each checked against the columns there are."""
 
     filter: str
@@ -56,14 +56,14 @@ class Asked:
         return digest == self.solo if self.solo else digest not in self.hidden
 
 
-def asked(table: RunsTable) -> Asked:
+def asked(table: RunsTable) -> TableRequest:
     """The address, with a notice about each name in it that does not exist."""
     order = st.query_params.get("sort", "") or NEWEST
     falls, name = order.startswith("-"), order.removeprefix("-")
     ordered = _columns(table, [name])
     order = f"{'-' if falls else ''}{ordered[0].name}" if ordered else NEWEST
     columns = list_param("cols", most=MAX_COLUMNS) or default_columns(table)
-    return Asked(
+    return TableRequest(
         filter=text_param("filter", most=500),
         order=order,
         groups=groups_of(table, list_param("group", most=MAX_GROUPED)),
@@ -104,15 +104,15 @@ def _curves(table: RunsTable) -> tuple[str, ...]:
         return ()
     chosen = list_param("curve", most=MAX_CURVES)
     metrics = table.catalogue.metrics
-    known = {*metrics, EVALUATED}
+    drawable = {*metrics, EVALUATED}
     for key in chosen:
-        if key not in known and table.num_read == len(table.rows):
+        if key not in drawable and table.num_read == len(table.rows):
             notice(f"no run has the metric {key!r}; its curves are not drawn")
     usual = [key for key in (SUCCESS, RETURN, *metrics[:1]) if key in metrics][:1]
-    return tuple(key for key in chosen if key in known) or tuple(usual)
+    return tuple(key for key in chosen if key in drawable) or tuple(usual)
 
 
-def _columns(table: RunsTable, names: Sequence[str]) -> list[Column]:
+def _columns(table: RunsTable, names: Sequence[str]) -> list[RunsColumn]:
     columns = []
     for name in names:
         try:
@@ -148,8 +148,8 @@ def widget_key(name: str, value: object) -> str:
     the value, the menu is another one.
     """
     choices = st.session_state.setdefault(_CHOICES, {})
-    shown, number = choices.get(name, (value, 0))
-    if shown != value:
+    present, number = choices.get(name, (value, 0))
+    if present != value:
         number += 1
     choices[name] = value, number
     return f"_runs_{name}_{number}"

@@ -19,8 +19,8 @@ import pandas as pd
 import streamlit as st
 
 from echoscope.dashboard.data.comparing.groups import short_name
-from echoscope.dashboard.data.run_table.columns import NOT_SORTED, Column
-from echoscope.dashboard.data.run_table.facts import Standing
+from echoscope.dashboard.data.run_table.columns import NOT_SORTED, RunsColumn
+from echoscope.dashboard.data.run_table.facts import TableVerdict
 from echoscope.dashboard.data.run_table.groups import common_words, estimate_words, value_words
 from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.diagnostics.judge.alarms import RunState
@@ -54,7 +54,7 @@ _PHONE_NAME = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class TableLine:
     """One row of the table on the page."""
 
     kind: Literal["run", "group", "member"]
@@ -68,7 +68,7 @@ class Line:
     is_open: bool = False
 
 
-def draw(table: RunsTable, lines: Sequence[Line], asked: state.Asked) -> str:
+def draw(table: RunsTable, lines: Sequence[TableLine], asked: state.TableRequest) -> str:
     """Draw the rows; the name of the run that was clicked just now, empty for none."""
     is_phone = ui.is_phone()
     names = [name for name in asked.columns if name != NAME]
@@ -101,25 +101,25 @@ def draw(table: RunsTable, lines: Sequence[Line], asked: state.Asked) -> str:
 
 def _config(
     table: RunsTable,
-    columns: Sequence[Column],
-    lines: Sequence[Line],
-    asked: state.Asked,
+    columns: Sequence[RunsColumn],
+    lines: Sequence[TableLine],
+    asked: state.TableRequest,
     key: str,
 ) -> dict[str, Any]:
     def button(label: str, of: str, clicked: Any, **looks: Any) -> Any:
         return ui.button_column(label, f"{key}:{of}", lines, clicked, pinned=True, **looks)
 
-    def opened(line: Line) -> None:
+    def opened(line: TableLine) -> None:
         if line.kind == "group":
             state.toggle("open", line.digest)
         else:
             st.session_state[_OPENED] = table.rows[line.rows[0]].run_id
 
-    def hidden(line: Line) -> None:
+    def hidden(line: TableLine) -> None:
         go(solo=None)
         state.toggle("hide", line.digest)
 
-    def alone(line: Line) -> None:
+    def alone(line: TableLine) -> None:
         go(solo=None if asked.solo == line.digest else line.digest, hide=None)
 
     heading = "Group" if asked.groups else "Run"
@@ -163,7 +163,7 @@ def _heading(label: str, name: str, order: str) -> str:
 
 
 def _selected(
-    key: str, ids: Sequence[Sequence[str]], before: Sequence[int], columns: Sequence[Column]
+    key: str, ids: Sequence[Sequence[str]], before: Sequence[int], columns: Sequence[RunsColumn]
 ) -> None:
     """Somebody ticked a row or clicked a heading."""
     selection = st.session_state[key]["selection"]
@@ -188,10 +188,10 @@ def _selected(
 
 def _cells(
     table: RunsTable,
-    line: Line,
-    columns: Sequence[Column],
+    line: TableLine,
+    columns: Sequence[RunsColumn],
     buttons: Sequence[str],
-    asked: state.Asked,
+    asked: state.TableRequest,
 ) -> dict[str, Any]:
     of_curve = {SWATCH: ""}
     if line.colour:
@@ -209,14 +209,14 @@ def _cells(
     return cells
 
 
-def _name(line: Line) -> str:
+def _name(line: TableLine) -> str:
     name = visible(line.name, 120)
     if line.kind == "group":
         return f"{_OPEN if line.is_open else _CLOSED} {name}  ({len(line.rows)})"
     return f"{_MEMBER}{name}" if line.kind == "member" else name
 
 
-def _group_cell(column: Column, values: Sequence[Any], num_tasks: Sequence[float]) -> Any:
+def _group_cell(column: RunsColumn, values: Sequence[Any], num_tasks: Sequence[float]) -> Any:
     if column.name == "history":
         return _mean_history(values)
     if column.kind == "number":
@@ -228,13 +228,13 @@ def _group_cell(column: Column, values: Sequence[Any], num_tasks: Sequence[float
 
 def _mean_history(histories: Sequence[Sequence[float]]) -> list[float]:
     """The mean of sparklines of one length; else none, rather than one that never was."""
-    known = [history for history in histories if history]
-    is_of_one_length = len({len(history) for history in known}) == 1
-    means: list[float] = np.mean(known, axis=0).tolist() if is_of_one_length else []
+    measured = [history for history in histories if history]
+    is_of_one_length = len({len(history) for history in measured}) == 1
+    means: list[float] = np.mean(measured, axis=0).tolist() if is_of_one_length else []
     return means
 
 
-def _run_cell(table: RunsTable, column: Column, n: int, value: Any) -> Any:
+def _run_cell(table: RunsTable, column: RunsColumn, n: int, value: Any) -> Any:
     row = table.rows[n]
     if column.name == "history":
         return list(value)
@@ -263,7 +263,7 @@ def _status_words(table: RunsTable, row: RunRow, n: int) -> str:
     return row_status(row, queries.run_details(row) if row.is_live else details, now).words(now)
 
 
-def verdict_words(standing: Standing | None) -> str:
+def verdict_words(standing: TableVerdict | None) -> str:
     """`collapsed since step 20`, `healthy, diverse`; empty for none."""
     if standing is None or not standing.state:
         return ""
@@ -274,16 +274,16 @@ def verdict_words(standing: Standing | None) -> str:
     return f"{standing.state}{since}"
 
 
-def _coloured(cells: pd.DataFrame, lines: Sequence[Line], asked: state.Asked) -> Any:
+def _coloured(cells: pd.DataFrame, lines: Sequence[TableLine], asked: state.TableRequest) -> Any:
     """The swatches in the colours of the curves, verdict and status in their own."""
     is_dark = st.context.theme.type == "dark"
     tones: Mapping[str, Colour] = {**theme.STATE_TONES, **STATUS_COLOURS}
 
     def tone(text: object) -> str:
         """CSS for `collapsed since step 20`, `finished`; empty for any other words."""
-        words = str(text)
+        label = str(text)
         name = next(
-            (name for name in tones if words == name or words.startswith((f"{name},", f"{name} "))),
+            (name for name in tones if label == name or label.startswith((f"{name},", f"{name} "))),
             "",
         )
         if not name:

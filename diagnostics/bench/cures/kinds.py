@@ -63,7 +63,7 @@ class Kind:
     """A way to collapse: a twin, and what is changed about it."""
 
     name: str
-    words: str
+    fault: str
     """What is wrong with it, as a phrase."""
     twin: Twin
     overrides: tuple[str, ...]
@@ -101,7 +101,9 @@ def setup_of(subject: Kind | Twin, arm: str) -> str:
         parts = [subject.recipe, subject.begins]
     parts += [words_of(subject), FURTHER]
     if arm != UNTREATED:
-        parts.append(arm if arm == ADVICE or arm in GUARDS else repr(treatment(arm).changes))
+        changes = "" if arm == ADVICE or arm in GUARDS else repr(treatment(arm).changes)
+        # Pieces were trained when the class of a change was called so.
+        parts.append(changes.replace("TreatmentChange(", "Change(") or arm)
     return sha256(repr(parts).encode()).hexdigest()[:8]
 
 
@@ -124,7 +126,7 @@ def kinds() -> Mapping[str, Kind]:
     return {
         name: Kind(
             name=name,
-            words=entry["words"],
+            fault=entry["fault"],
             twin=twins()[entry["twin"]],
             overrides=tuple(entry["overrides"]),
             treatments=tuple(treatment(each).name for each in entry["treatments"]),

@@ -30,7 +30,7 @@ class RecordError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class TrainedPiece:
     """One trained piece."""
 
     of: str
@@ -74,7 +74,7 @@ class Piece:
 
     def best_until(self, step: int) -> float:
         """The best evaluation up to a step; NaN without any."""
-        return max((rate for at, rate in self.success.items() if at <= step), default=math.nan)
+        return max((rate for when, rate in self.success.items() if when <= step), default=math.nan)
 
     def to_line(self) -> str:
         """Without what has its default; numbers with four digits."""
@@ -86,7 +86,7 @@ class Piece:
         return json.dumps(stored, separators=(",", ":"), allow_nan=False)
 
     @classmethod
-    def from_line(cls, line: str) -> Piece:
+    def from_line(cls, line: str) -> TrainedPiece:
         """Raises ValueError, TypeError or KeyError where the line is no record."""
         values: dict[str, Any] = json.loads(line)
         values["success"] = {int(step): rate for step, rate in values.get("success", {}).items()}
@@ -108,12 +108,12 @@ class Records:
 
     def __init__(self, folder: Path = RECORDS) -> None:
         self.folder = folder
-        self.pieces: dict[tuple[str, int, str], Piece] = {}
+        self.pieces: dict[tuple[str, int, str], TrainedPiece] = {}
         for path in sorted(folder.glob("*.ndjson")) if folder.is_dir() else ():
             for piece in _read(path):
                 self.pieces[piece.key] = piece
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: TrainedPiece) -> None:
         """Append a piece durably; a line that a crash cut off before is dropped.
 
         Raises:
@@ -134,11 +134,11 @@ def _whole_bytes(path: Path) -> int:
     return path.read_bytes().rfind(b"\n") + 1 if path.exists() else 0
 
 
-def _read(path: Path) -> Iterable[Piece]:
+def _read(path: Path) -> Iterable[TrainedPiece]:
     whole = path.read_bytes()[: _whole_bytes(path)]
     for number, line in enumerate(whole.decode("utf-8").splitlines(), start=1):
         try:
-            yield Piece.from_line(line)
+            yield TrainedPiece.from_line(line)
         except (ValueError, TypeError, KeyError) as error:
             raise RecordError(
                 f"{path}, line {number}, is no record of a trained piece ({error}); delete the "
@@ -147,10 +147,10 @@ def _read(path: Path) -> Iterable[Piece]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ArmOutcome:
     """What became of an arm, judged against its untreated run."""
 
-    piece: Piece
+    piece: TrainedPiece
     share: float
     """Mean success over the last third, as a share of the best before the alarm."""
     has_alarm: bool
@@ -163,7 +163,7 @@ class Outcome:
         return self.share >= HELD and not self.has_alarm
 
 
-def follows(arm: Piece, untreated: Piece | None) -> bool:
+def follows(arm: TrainedPiece, untreated: TrainedPiece | None) -> bool:
     """Whether an arm of a kind goes on from where the verdict says today, with what it advises."""
     if arm.arm == UNTREATED or arm.arm in GUARDS:
         return True
@@ -172,7 +172,7 @@ def follows(arm: Piece, untreated: Piece | None) -> bool:
     return arm.arm != ADVICE or arm.advice == untreated.advice
 
 
-def has_collapsed(untreated: Piece) -> bool:
+def has_collapsed(untreated: TrainedPiece) -> bool:
     """Whether a run raised a critical alarm and then, left alone, ended below half of its best."""
     if untreated.alarm is None:
         return False
@@ -180,7 +180,7 @@ def has_collapsed(untreated: Piece) -> bool:
     return end < LOST * untreated.best_until(untreated.alarm)
 
 
-def outcome(arm: Piece, untreated: Piece, name: str = "") -> Outcome | None:
+def outcome(arm: TrainedPiece, untreated: TrainedPiece, name: str = "") -> ArmOutcome | None:
     """What became of an arm; None where the untreated run raised no alarm or had no checkpoint.
 
     Args:
@@ -196,7 +196,7 @@ def outcome(arm: Piece, untreated: Piece, name: str = "") -> Outcome | None:
     mean = arm.mean_success(ends - LAST, ends)
     if arm.steps < ends and arm.status == "failed":
         mean = 0.0  # the update broke the run: there is nothing to evaluate
-    return Outcome(
+    return ArmOutcome(
         piece=arm,
         share=mean / best if best > 0 else math.nan,
         has_alarm=any(begins + GRACE_STEPS < step <= ends for step in arm.criticals),
@@ -204,7 +204,7 @@ def outcome(arm: Piece, untreated: Piece, name: str = "") -> Outcome | None:
     )
 
 
-def share_of_twin(guarded: Piece, healthy: Piece) -> float:
+def share_of_twin(guarded: TrainedPiece, healthy: TrainedPiece) -> float:
     """Success of a guarded run over the last third, as a share of its healthy twin's."""
     if guarded.status != "finished":
         return 0.0  # the guard gave up, or the update broke the run
@@ -213,7 +213,7 @@ def share_of_twin(guarded: Piece, healthy: Piece) -> float:
     return guarded.mean_success(*span) / mean if mean > 0 else math.nan
 
 
-def success_change(treated: Piece, twin: Piece, begins: int) -> float:
+def success_change(treated: TrainedPiece, twin: TrainedPiece, begins: int) -> float:
     """What a treatment changes about a healthy twin's success over the last third; a difference."""
     ends = begins + FURTHER
     span = (ends - LAST, ends)

@@ -37,9 +37,9 @@ from .kinds import (
     twins,
 )
 from .records import (
-    Outcome,
-    Piece,
+    ArmOutcome,
     Records,
+    TrainedPiece,
     follows,
     has_collapsed,
     outcome,
@@ -115,7 +115,7 @@ class Results:
     def __init__(self, records: Records, seeds: Sequence[int] = DEVELOP) -> None:
         self._records, self.seeds = records, tuple(seeds)
 
-    def piece(self, subject: Kind | Twin, seed: int, arm: str) -> Piece | None:
+    def piece(self, subject: Kind | Twin, seed: int, arm: str) -> TrainedPiece | None:
         """A piece of the present setup; to rewind alone is the untreated run, if nothing was live.
 
         A branch without changed settings trains bit for bit as its parent went on.
@@ -128,7 +128,7 @@ class Results:
         untreated = self._records.pieces.get((subject.name, seed, UNTREATED))
         return piece if isinstance(subject, Twin) or follows(piece, untreated) else None
 
-    def collapsed(self, kind: Kind) -> list[Piece]:
+    def collapsed(self, kind: Kind) -> list[TrainedPiece]:
         """The untreated runs of a kind that collapsed and had a checkpoint to go back to."""
         runs = (self.piece(kind, seed, UNTREATED) for seed in self.seeds)
         return [
@@ -155,7 +155,7 @@ class Results:
             )
         return out
 
-    def outcomes(self, kind: Kind, arm: str) -> list[tuple[Piece, Outcome]]:
+    def outcomes(self, kind: Kind, arm: str) -> list[tuple[TrainedPiece, ArmOutcome]]:
         """(untreated run, what became of the arm) for every collapsed run that has the arm."""
         out = []
         for untreated in self.collapsed(kind):
@@ -165,7 +165,7 @@ class Results:
                 out.append((untreated, judged))
         return out
 
-    def arms(self) -> Iterator[tuple[Kind, str, list[Outcome]]]:
+    def arms(self) -> Iterator[tuple[Kind, str, list[ArmOutcome]]]:
         """Every arm of every kind that was trained at least once, the controls first."""
         for kind in kinds().values():
             for arm in dict.fromkeys((UNTREATED, REWOUND, *kind.arms)):
@@ -211,7 +211,7 @@ class Results:
         is_fallen = untreated is not None and has_collapsed(untreated)
         return is_fallen or isinstance(subject, Twin)
 
-    def _healthy(self, twin: Twin, seed: int) -> Piece | None:
+    def _healthy(self, twin: Twin, seed: int) -> TrainedPiece | None:
         """The twin itself; a guard that does nothing changes nothing, so that run is the same."""
         guarded = self.piece(twin, seed, GUARDED)
         is_same = guarded is not None and not guarded.rewinds and guarded.status == "finished"
@@ -248,9 +248,9 @@ class Results:
             rows, key=lambda row: (row.symptom, not row.is_shown, -row.rate.low, -row.rate.of)
         )
 
-    def _by_symptom(self) -> dict[str, dict[str, dict[Run, Outcome]]]:
+    def _by_symptom(self) -> dict[str, dict[str, dict[Run, ArmOutcome]]]:
         """First alarm -> arm -> (kind, seed) -> what became of it."""
-        out: dict[str, dict[str, dict[Run, Outcome]]] = {}
+        out: dict[str, dict[str, dict[Run, ArmOutcome]]] = {}
         for result in self.kinds():
             if result.counts is False:
                 continue
@@ -281,7 +281,7 @@ class Results:
         return pieces.count(False), len(pieces)
 
 
-def rate_of(judged: Iterable[Outcome]) -> Rate:
+def rate_of(judged: Iterable[ArmOutcome]) -> Rate:
     """How many of them are cured."""
     held = [each.is_cured for each in judged]
     return Rate(held=sum(held), of=len(held))
@@ -290,7 +290,7 @@ def rate_of(judged: Iterable[Outcome]) -> Rate:
 def _measured(
     symptom: str,
     name: str,
-    by_arm: Mapping[str, Mapping[Run, Outcome]],
+    by_arm: Mapping[str, Mapping[Run, ArmOutcome]],
     effects: Sequence[SideEffect],
 ) -> Measured:
     """A treatment beside the better control over the same runs."""

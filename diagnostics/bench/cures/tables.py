@@ -12,7 +12,7 @@ from echoscope.text.amounts import counted, percent, rounded, signed
 from ...judge.advice.measured import Rate
 from ...judge.advice.treatments import ADVICE, ASKED, PLACEBO, REWOUND, UNTREATED, treatment
 from ...judge.rules.alarm_texts import RULE_TEXTS
-from ..tables import Grid
+from ..tables import TextTable
 from .kinds import ALL_SEEDS, LATER, SET_ASIDE, Kind, Twin
 from .records import Records
 from .results import Results, rate_of
@@ -45,7 +45,7 @@ def points(change: float | None) -> str:
     return NOTHING if change is None or math.isnan(change) else signed(100 * change)
 
 
-def by_kind(results: Results) -> Grid:
+def by_kind(results: Results) -> TextTable:
     """What each kind is, and what became of its untreated runs."""
     rows = []
     for result in results.kinds():
@@ -58,7 +58,7 @@ def by_kind(results: Results) -> Grid:
         rows.append(
             (
                 f"`{kind.name}`",
-                kind.words,
+                kind.fault,
                 f"{kind.twin.world}, `{kind.twin.policy}`",
                 f"{result.collapsed.held} of {result.collapsed.of}"
                 if result.collapsed.of
@@ -69,10 +69,10 @@ def by_kind(results: Results) -> Grid:
             )
         )
     head = ("kind", "what is wrong", "world, policy", "collapsed", "counts", "first alarm", "step")
-    return Grid(head=head, rows=tuple(rows))
+    return TextTable(head=head, rows=tuple(rows))
 
 
-def by_arm(results: Results) -> Grid:
+def by_arm(results: Results) -> TextTable:
     """Every arm that was trained, kind by kind: medians over its runs."""
     rows = tuple(
         (
@@ -86,7 +86,7 @@ def by_arm(results: Results) -> Grid:
         for kind, arm, judged in results.arms()
     )
     head = ("kind", "continued with", "held", "success at the end", "late alarms", "steps lost")
-    return Grid(head=head, rows=rows)
+    return TextTable(head=head, rows=rows)
 
 
 def arm_label(arm: str) -> str:
@@ -99,7 +99,7 @@ def arm_label(arm: str) -> str:
     return f"{label} (rewound only)" if arm == REWOUND else f"{label} (`{arm}`)"
 
 
-def by_twin(results: Results) -> Grid:
+def by_twin(results: Results) -> TextTable:
     """What each treatment changes about a healthy twin."""
     rows = tuple(
         (
@@ -110,10 +110,10 @@ def by_twin(results: Results) -> Grid:
         )
         for effect in results.side_effects()
     )
-    return Grid(head=("twin", "continued with", "success, points", "runs"), rows=rows)
+    return TextTable(head=("twin", "continued with", "success, points", "runs"), rows=rows)
 
 
-def by_advice(results: Results) -> Grid:
+def by_advice(results: Results) -> TextTable:
     """What the verdict suggested first, beside the controls over the same runs; in all last."""
     arms = (ADVICE, REWOUND, PLACEBO)
     rows, in_all = [], {arm: Rate(held=0, of=0) for arm in arms}
@@ -137,7 +137,7 @@ def by_advice(results: Results) -> Grid:
     if rows:
         rows.append(("in all", *(rate_words(rate) for rate in in_all.values())))
     head = ("kind", "first suggestion", "rewound only", "placebo")
-    return Grid(head=head, rows=tuple(rows))
+    return TextTable(head=head, rows=tuple(rows))
 
 
 def _total(rates: Iterable[Rate]) -> Rate:
@@ -145,7 +145,7 @@ def _total(rates: Iterable[Rate]) -> Rate:
     return Rate(held=sum(rate.held for rate in each), of=sum(rate.of for rate in each))
 
 
-def by_guard(results: Results) -> Grid:
+def by_guard(results: Results) -> TextTable:
     """What guarded runs of each kind ended at, beside their healthy twins; in all last."""
     guards = [each for each in results.guards() if isinstance(each.subject, Kind)]
     asking = [each for each in guards if each.arm == ASKED]
@@ -164,10 +164,10 @@ def by_guard(results: Results) -> Grid:
         in_all = _total(each.held for each in alone)
         rows.insert(len(alone), ("in all", NOTHING, NOTHING, rate_words(in_all), NOTHING))
     head = ("kind", "treated", "treatments, at most", "held", "success at the end")
-    return Grid(head=head, rows=tuple(rows))
+    return TextTable(head=head, rows=tuple(rows))
 
 
-def by_healthy_guard(results: Results) -> Grid:
+def by_healthy_guard(results: Results) -> TextTable:
     """How many guarded healthy runs the guard left alone."""
     untouched = {
         each.subject: each.untouched for each in results.guards() if isinstance(each.subject, Twin)
@@ -178,10 +178,10 @@ def by_healthy_guard(results: Results) -> Grid:
     ]
     if rows:
         rows.append(("in all", NOTHING, rate_words(_total(untouched.values()))))
-    return Grid(head=("twin", "world, policy", "never touched"), rows=tuple(rows))
+    return TextTable(head=("twin", "world, policy", "never touched"), rows=tuple(rows))
 
 
-def by_symptom(results: Results) -> Grid:
+def by_symptom(results: Results) -> TextTable:
     """The table of advice: what is offered for which first alarm."""
     rows = tuple(
         (
@@ -202,10 +202,10 @@ def by_symptom(results: Results) -> Grid:
         "healthy run, points",
         "offered as",
     )
-    return Grid(head=head, rows=rows)
+    return TextTable(head=head, rows=rows)
 
 
-def tables(records: Records) -> Mapping[str, Grid]:
+def tables(records: Records) -> Mapping[str, TextTable]:
     """All tables by name; but for those of `BUILT`, docs/cures.md has them between markers."""
     results = Results(records)
     return {

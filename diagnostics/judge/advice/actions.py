@@ -191,8 +191,8 @@ def _trial(
         return None
     tried = helps or of_settings(rule.name, settings, situation.setting)
     rate = "" if tried is None else tried.words
-    place = "Start the run again" if reason else f"Branch from {_where(step, situation)}"
-    order = f"{place} with {_changes(settings, situation)}{f': {_lowered(reason)}' * bool(reason)}"
+    start = "Start the run again" if reason else f"Branch from {_where(step, situation)}"
+    order = f"{start} with {_changes(settings, situation)}{f': {_lowered(reason)}' * bool(reason)}"
     order = order.rstrip(".") + "."
     lead = f"{order} {chosen.why}" if helps else f"{rule.advice} As a trial only, {_lowered(order)}"
     unmeasured = "Whether that helps is not measured for this alarm."

@@ -59,7 +59,7 @@ def fate_of(run: RunReader, name: str = "") -> Fate | None:
     origin = origin_of(info.config)
     steps = live_settings(run).now.get("steps", info.config.get("steps"))
     name = name or shlex.quote(shown_path(run.path))
-    words = _words(status, sentence, origin, _after(info.last_step, steps))
+    sentences = _words(status, sentence, origin, _after(info.last_step, steps))
     way_on, command = _OF_ANOTHER.get(origin, ""), ""
     if kind == "paused":
         way_on, command = "Let the run go on; no step is lost.", f"echoscope ctl {name} resume"
@@ -74,7 +74,7 @@ def fate_of(run: RunReader, name: str = "") -> Fate | None:
     elif origin is Origin.EVALUATED:
         way_on, command = "Play what is left.", f"echoscope eval --resume {name}"
     elif status.is_rewound and (after := last_of_line(run.path)) != run.path:
-        words += f" It goes on as `{after.name}`."
+        sentences += f" It goes on as `{after.name}`."
         way_on = f"Look at `{after.name}`."
         command = f"echoscope diagnose {shlex.quote(shown_path(after))}"
     elif origin is Origin.TRAINED:
@@ -84,7 +84,7 @@ def fate_of(run: RunReader, name: str = "") -> Fate | None:
     is_alarm = kind in ("paused", "stopped") and status.by.startswith(ALARM_AUTHOR)
     return Fate(
         kind="silent" if origin is Origin.WATCHED else kind,
-        words=words,
+        words=sentences,
         way_on=way_on,
         command=command,
         alarm=status.by.removeprefix(ALARM_AUTHOR) if is_alarm else "",

@@ -27,7 +27,7 @@ ALL = ".*."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class TreatmentChange:
     """A new value of one setting; one of `to`, `times`, `at_least` and `at_most`."""
 
     key: str
@@ -61,7 +61,7 @@ class Treatment:
     """What is done, after "continue with"."""
     why: str
     """How it should help, as one sentence."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[TreatmentChange, ...] = ()
     is_of_task: bool = False
     """It changes the task, not the training."""
     only_if: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -127,11 +127,11 @@ def _read(group: str) -> tuple[Treatment, ...]:
     )
 
 
-def _change(entry: Mapping[str, Any]) -> Change:
+def _change(entry: Mapping[str, Any]) -> TreatmentChange:
     fields: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()
     }
-    return Change(**fields)
+    return TreatmentChange(**fields)
 
 
 TABLE = Path(__file__).with_name("treatments.toml")

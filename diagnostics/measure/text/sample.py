@@ -196,8 +196,8 @@ def evenly(steps: Sequence[int], most: int) -> list[int]:
     >>> evenly([3, 5], 60), len(evenly(range(1000), 60))
     ([3, 5], 60)
     """
-    places = np.linspace(0, len(steps) - 1, most if len(steps) else 0)
-    return [steps[place] for place in np.unique(places.astype(int))]
+    indices = np.linspace(0, len(steps) - 1, most if len(steps) else 0)
+    return [steps[index] for index in np.unique(indices.astype(int))]
 
 
 def to_measure(trajectories: Sequence[Trajectory]) -> list[Trajectory]:

@@ -94,12 +94,12 @@ def find_template(
     parts: list[str] = []
     fillers: list[tuple[str, ...]] = []
     for keep, run in groupby(range(len(base)), key=is_fixed.__getitem__):
-        places = list(run)
+        indices = list(run)
         if keep:
-            parts += [spelled[place] for place in places]
+            parts += [spelled[index] for index in indices]
         else:
             parts.append(SLOT)
-            fillers.append(_fillers(texts, places[0], places[-1] + 1))
+            fillers.append(_fillers(texts, indices[0], indices[-1] + 1))
     return Template(
         text=_BEFORE_SIGN.sub("", " ".join(parts)),
         coverage=len(fixed) / len(base),

@@ -22,7 +22,7 @@ _MAX_TEXT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class AnswerColumn:
     """Which field says how good an answer is."""
 
     name: str
@@ -46,7 +46,7 @@ def outcome_of(
     rows: Sequence[Mapping[str, Any]],
     to_number: Callable[[Any], float],
     mapping: Mapping[str, Meaning],
-) -> Outcome | None:
+) -> AnswerColumn | None:
     """The field that says which answers are right, or how good they are; None without one."""
     ranked = []
     for index, name in enumerate(rows[0] if rows else ()):
@@ -67,12 +67,12 @@ def outcome_of(
         if is_success and not is_within:
             continue
         values = 1.0 - values if meaning.how is How.COMPLEMENT else values
-        return Outcome(name=name, values=values, is_share=is_success or is_binary)
+        return AnswerColumn(name=name, values=values, is_share=is_success or is_binary)
     return None
 
 
 def are_answers(
-    rows: Sequence[Mapping[str, Any]], outcome: Outcome | None, *, has_one_step: bool
+    rows: Sequence[Mapping[str, Any]], outcome: AnswerColumn | None, *, has_one_step: bool
 ) -> bool:
     """Whether rows without steps, or all of one step, are answers of one evaluation.
 

@@ -78,7 +78,7 @@ _COUNTED_BY = (
 )
 """Words for each of `_KINDS` but the last."""
 _MARKER = re.compile(
-    rf"(?:^|[^\w./])(?:{'|'.join(f'({words})' for words in _COUNTED_BY)})s?\s*[:=#]?\s*[\[(#]?\s*"
+    rf"(?:^|[^\w./])(?:{'|'.join(f'({terms})' for terms in _COUNTED_BY)})s?\s*[:=#]?\s*[\[(#]?\s*"
     r"(?P<number>\d{1,15}|\d{1,3}(?:,\d{3})+)(?![\d.]*\d*%|\.\d)\b(?:/\d+)?[\])]?",
     re.IGNORECASE,
 )
@@ -326,7 +326,7 @@ class ConsoleLog:
             rows = collector.num_records
             # Lines about one and the same step are no rows of a run.
             steps = min(rows, len(self._outcomes.get(family, ())) or rows, MAX_OUTCOMES)
-            num_known = len(collector.known) + bool(self._outcomes.get(family))
+            num_known = len(collector.known_keys) + bool(self._outcomes.get(family))
             has_step = any(_is_step_name(name) for name in collector.names)
             return rows >= ENOUGH_ROWS, num_known**2 * steps * (1 + has_step), rows
 
@@ -337,7 +337,7 @@ class ConsoleLog:
             return ordered[0] if ordered else ""
         # Blocks take in whatever stands between two steps: only where they say more.
         best = others[0]
-        more = self.collectors[BLOCKS].known - self.collectors[best].known - _SETTINGS
+        more = self.collectors[BLOCKS].known_keys - self.collectors[best].known_keys - _SETTINGS
         return best if says(best)[0] == says(BLOCKS)[0] and not more else BLOCKS
 
     def _add(self, family: str, record: Mapping[str, float], marker: Marker | None = None) -> None:

@@ -187,7 +187,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-class JsonLines:
+class JsonLinesForm:
     """A JSON value a line."""
 
     def __init__(self, reading: Reading, *, is_only: bool = False) -> None:

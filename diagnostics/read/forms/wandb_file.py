@@ -35,7 +35,7 @@ _OWN_CLOCKS = ("_step", "_runtime")
 
 
 @dataclass(slots=True, kw_only=True)
-class WandbRun:
+class WandbFile:
     """What a `.wandb` file says of its run, but for the rows."""
 
     identity: str = ""
@@ -57,7 +57,7 @@ def is_kept_beside(file: Path) -> bool:
 
 def read_wandb_table(reading: Reading) -> MetricTable:
     """The history of a run as a table. Raises as `read_metrics`."""
-    path, held = Path(reading.path), WandbRun()
+    path, held = Path(reading.path), WandbFile()
 
     def rows(collector: Collector) -> Iterator[dict[str, float]]:
         yield from rows_of(file, held)
@@ -70,7 +70,7 @@ def read_wandb_table(reading: Reading) -> MetricTable:
     return replace(table, run=held.identity or path.stem)
 
 
-def rows_of(file: BinaryIO, run: WandbRun) -> Iterator[dict[str, float]]:
+def rows_of(file: BinaryIO, run: WandbFile) -> Iterator[dict[str, float]]:
     """The rows of a file's history: numbers by name. What else it says goes into `run`."""
     for message in messages(file, run):
         row: dict[str, float] | None = None
@@ -88,7 +88,7 @@ def rows_of(file: BinaryIO, run: WandbRun) -> Iterator[dict[str, float]]:
             yield row
 
 
-def messages(file: BinaryIO, run: WandbRun) -> Iterator[bytes]:
+def messages(file: BinaryIO, run: WandbFile) -> Iterator[bytes]:
     """The whole messages of a log; after damage it goes on with the next block.
 
     Source: LevelDB's log format, with zlib's CRC-32 over type and data.

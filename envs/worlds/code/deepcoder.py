@@ -12,15 +12,15 @@ from ...params import require_within
 from ..task_env import AttemptEnv, drawn
 from .fences import program_of
 from .problem_files import read_problems
-from .programs import Judgement, Problem, judge
-from .sandbox import Limits, Sandbox, why_not
+from .programs import ProgramProblem, ProgramScore, judge
+from .sandbox import Sandbox, SandboxLimits, why_not
 
 MADE_PROBLEMS = Path(__file__).parents[2] / "data" / "programs.jsonl"
 MAX_PROGRAM_CHARS = 50_000
 _MAX_JUDGEMENTS = 2_000
 _EVERY = 4
 """Part "eval" has every fourth problem of the file, part "train" the others."""
-_judgements: dict[tuple[object, ...], Judgement] = {}
+_judgements: dict[tuple[object, ...], ProgramScore] = {}
 """What programs did before, by problem with its tests, limits, walls and program."""
 
 
@@ -114,7 +114,7 @@ class DeepCoder(AttemptEnv[DeepCoderConfig]):
                 f"{_EVERY}"
             )
         self._sandbox = Sandbox(_limits(config, self._problems), unsafe=config.unsafe)
-        self._problem: Problem = self._problems[0]
+        self._problem: ProgramProblem = self._problems[0]
         self._share_passed = 0.0
 
     def begin(self, seed: int, noise_seed: int) -> None:
@@ -150,7 +150,7 @@ class DeepCoder(AttemptEnv[DeepCoderConfig]):
     def num_tasks(self) -> int:
         return len({problem.text for problem in self._problems})
 
-    def _judged(self, program: str) -> Judgement:
+    def _judged(self, program: str) -> ProgramScore:
         """Siblings often write the same program, and it is to be judged the same."""
         config = self._config
         key = (self._problem.key, config.seconds, config.memory_mb, config.unsafe)
@@ -168,9 +168,9 @@ class DeepCoder(AttemptEnv[DeepCoderConfig]):
         return {"share_passed": self._share_passed}
 
 
-def _limits(config: DeepCoderConfig, problems: tuple[Problem, ...]) -> Limits:
+def _limits(config: DeepCoderConfig, problems: tuple[ProgramProblem, ...]) -> SandboxLimits:
     """As configured, with room for the longest output that a test wants."""
-    usual = Limits(seconds=config.seconds, memory_mb=config.memory_mb)
+    usual = SandboxLimits(seconds=config.seconds, memory_mb=config.memory_mb)
     longest = max(len(str(test.wanted)) for problem in problems for test in problem.tests)
     return replace(
         usual,
@@ -179,7 +179,7 @@ def _limits(config: DeepCoderConfig, problems: tuple[Problem, ...]) -> Limits:
     )
 
 
-def part_of(problems: tuple[Problem, ...], part: str) -> tuple[Problem, ...]:
+def part_of(problems: tuple[ProgramProblem, ...], part: str) -> tuple[ProgramProblem, ...]:
     """The problems of "all", "train" or "eval": a text is in one of the last two only."""
     if part == "all":
         return problems

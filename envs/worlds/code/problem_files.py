@@ -16,7 +16,7 @@ import numpy as np
 from ...base import EnvUnavailableError, shorten
 from ..rows import Row, cached_by_files, read_rows
 from .fences import program_of
-from .programs import Problem, ProgramTest
+from .programs import ProgramProblem, ProgramTest
 
 _TEXTS = ("problem", "question", "question_content", "prompt")
 _SOLUTIONS = ("solution", "solutions", "gold_standard_solution")
@@ -31,7 +31,7 @@ class _CannotJudgeError(ValueError):
 
 
 @cached_by_files(8)
-def read_problems(path: str, *, max_tests: int) -> tuple[Problem, ...]:
+def read_problems(path: str, *, max_tests: int) -> tuple[ProgramProblem, ...]:
     """The problems of a file, each with `max_tests` of its tests: see `chosen`.
 
     What a row may have, `DeepCoderConfig` says.
@@ -41,7 +41,7 @@ def read_problems(path: str, *, max_tests: int) -> tuple[Problem, ...]:
             the first such row, the rule, the way out, and which others there are.
     """
     rows = read_rows(path, ())
-    problems: list[Problem] = []
+    problems: list[ProgramProblem] = []
     refused: list[tuple[int, str]] = []
     for number, row in enumerate(rows, start=1):
         try:
@@ -72,7 +72,7 @@ def chosen(tests: Sequence[ProgramTest], most: int, text: str) -> list[ProgramTe
     return [tests[index] for index in sorted(longest.union(drawn))]
 
 
-def _problem(row: Row, max_tests: int) -> Problem:
+def _problem(row: Row, max_tests: int) -> ProgramProblem:
     text = next((row[name] for name in _TEXTS if row.get(name)), None)
     if not isinstance(text, str):
         names = f"{', '.join(_TEXTS[:-1])} or {_TEXTS[-1]}"
@@ -89,7 +89,7 @@ def _problem(row: Row, max_tests: int) -> Problem:
         text = f"{text}\n\nStart with:\n{starter}"
     if function not in text:
         text = f"{text}\n\nWrite a function {function}."
-    return Problem(
+    return ProgramProblem(
         text=text,
         tests=tuple(chosen(tests, max_tests, text)),
         solution=program_of(_solution(row), function),

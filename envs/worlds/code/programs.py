@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .sandbox import Outcome, Sandbox
+from .sandbox import ProgramRun, Sandbox
 
 _IMPORTS = """
 import bisect, collections, functools, heapq, itertools, math, operator, re, string, sys
@@ -65,7 +65,7 @@ class ProgramTest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class ProgramProblem:
     """What is to be written, its tests, and a program that passes them where one is known."""
 
     text: str
@@ -85,7 +85,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class ProgramScore:
     """How many tests a program passed, and a sentence on the first that it failed."""
 
     passed: int
@@ -99,7 +99,7 @@ class Judgement:
         return self.passed / self.total
 
 
-def judge(program: str, problem: Problem, sandbox: Sandbox) -> Judgement:
+def judge(program: str, problem: ProgramProblem, sandbox: Sandbox) -> ProgramScore:
     """Run a program on every test of a problem, one process a test."""
     passed, first_failure = 0, ""
     outcomes = run(program, problem.tests, sandbox)
@@ -108,7 +108,7 @@ def judge(program: str, problem: Problem, sandbox: Sandbox) -> Judgement:
         passed += is_right
         if not is_right and not first_failure:
             first_failure = f"Test {number}: {_what_happened(outcome)}"
-    return Judgement(
+    return ProgramScore(
         passed=passed,
         total=len(problem.tests),
         first_failure=first_failure,
@@ -116,7 +116,7 @@ def judge(program: str, problem: Problem, sandbox: Sandbox) -> Judgement:
     )
 
 
-def run(program: str, tests: Sequence[ProgramTest], sandbox: Sandbox) -> list[Outcome]:
+def run(program: str, tests: Sequence[ProgramTest], sandbox: Sandbox) -> list[ProgramRun]:
     """Run a program on the inputs of tests, which all call the same function or none."""
     function = tests[0].function
     if not function:
@@ -139,7 +139,7 @@ def is_wanted(output: str, test: ProgramTest) -> bool:
         return False
 
 
-def _what_happened(outcome: Outcome) -> str:
+def _what_happened(outcome: ProgramRun) -> str:
     if outcome.timed_out:
         return "it took too long."
     if outcome.exit_code:

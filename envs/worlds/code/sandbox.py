@@ -149,7 +149,7 @@ _MAX_ANSWER_BYTES = 64 * _MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SandboxLimits:
     """What a program may use."""
 
     seconds: float = 3.0
@@ -165,7 +165,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ProgramRun:
     """What a program did."""
 
     output: str
@@ -178,13 +178,13 @@ class Outcome:
 class Sandbox:
     """A way to run programs. `unsafe=True` runs them without walls: only time is bounded then."""
 
-    def __init__(self, limits: Limits, *, unsafe: bool = False) -> None:
+    def __init__(self, limits: SandboxLimits, *, unsafe: bool = False) -> None:
         self._limits = limits
         self._unsafe = unsafe
         if not unsafe and (problem := why_not()):
             raise EnvUnavailableError(problem)
 
-    def run(self, program: str, inputs: Sequence[str] = ("",)) -> list[Outcome]:
+    def run(self, program: str, inputs: Sequence[str] = ("",)) -> list[ProgramRun]:
         """Run a program on each input, to its end or to its limits.
 
         One sandbox serves all inputs: the first process in it starts the program for each in turn.
@@ -196,11 +196,11 @@ class Sandbox:
         return outcomes + [_GONE] * (len(inputs) - len(outcomes))
 
 
-_GONE = Outcome(output="", errors="", exit_code=-signal.SIGKILL, timed_out=True)
+_GONE = ProgramRun(output="", errors="", exit_code=-signal.SIGKILL, timed_out=True)
 """Of a program that took what runs it along."""
 
 
-def _request(program: str, inputs: Sequence[str], limits: Limits, *, unsafe: bool) -> bytes:
+def _request(program: str, inputs: Sequence[str], limits: SandboxLimits, *, unsafe: bool) -> bytes:
     """What the runner reads."""
     user = _FIRST_USER + os.getpid() * _USERS_PER_PROCESS + next(_programs) % _USERS_PER_PROCESS
     seconds, file_bytes = max(1, math.ceil(limits.seconds)), limits.file_mb * _MIB
@@ -274,10 +274,10 @@ def _values(lines: str) -> list[Any]:
     return values
 
 
-def _outcome(answer: Any, limits: Limits) -> Outcome:
+def _outcome(answer: Any, limits: SandboxLimits) -> ProgramRun:
     match answer:
         case [str(output), str(errors), int(exit_code), bool(timed_out)]:
-            return Outcome(
+            return ProgramRun(
                 output=output[: limits.output_chars],
                 errors=errors[: limits.output_chars],
                 exit_code=exit_code,
@@ -314,7 +314,7 @@ def why_not() -> str:
         return (
             f"running code needs bwrap, which is not installed: apt install bubblewrap, {way_out}"
         )
-    limits = Limits(seconds=_START_S)
+    limits = SandboxLimits(seconds=_START_S)
     request = _request(_TRIAL, [""], limits, unsafe=False)
     lines, errors = _last_words(_command(), request, _START_S)
     outcome = next((_outcome(value, limits) for value in _values(lines)), None)

@@ -30,7 +30,7 @@ from .geometry import (
     shift,
     walk_over,
 )
-from .sokoban_search import Maze, build_maze, is_deadlocked, solve, states_by_distance, unpack
+from .sokoban_search import Floor, build_maze, is_deadlocked, solve, states_by_distance, unpack
 
 MAX_SIDE = 64
 MAX_FILE_BYTES = 64 * 2**20
@@ -43,11 +43,11 @@ LEGEND = {"#": "wall", "_": "floor", "O": "target"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Level:
+class Puzzle:
     """A room and where an episode begins. `boxes` are in reading order."""
 
     shape: tuple[int, int]
-    maze: Maze
+    maze: Floor
     player: Position
     boxes: tuple[Position, ...]
 
@@ -59,7 +59,7 @@ class Level:
 
 
 @lru_cache(maxsize=1024)
-def draw_level(config: SokobanConfig, seed: int) -> Level:
+def draw_level(config: SokobanConfig, seed: int) -> Puzzle:
     """A level whose shortest solution takes `min_solution` to `max_solution` moves.
 
     A random room with the boxes on their targets is played backwards, exhaustively; the length is
@@ -80,7 +80,7 @@ def draw_level(config: SokobanConfig, seed: int) -> Level:
         if fitting:
             layer = fitting[int(rng.integers(len(fitting)))]
             player, boxes = unpack(maze, layer[int(rng.integers(len(layer)))])
-            return Level(shape=config.shape, maze=maze, player=player, boxes=boxes)
+            return Puzzle(shape=config.shape, maze=maze, player=player, boxes=boxes)
     rows, cols = config.shape
     raise EnvParamsError(
         f"no {rows}x{cols} level with {config.boxes} boxes and a solution of "
@@ -103,7 +103,7 @@ def _draw_room(shape: tuple[int, int], walls: float, rng: np.random.Generator) -
     return sorted(best)
 
 
-def read_levels(path: str) -> tuple[Level, ...]:
+def read_levels(path: str) -> tuple[Puzzle, ...]:
     """All levels of an XSB or Boxoban text file, or of the *.txt and *.xsb files of a folder.
 
     Raises `EnvUnavailableError` if nothing can be read there, and `EnvParamsError` naming file and
@@ -113,7 +113,7 @@ def read_levels(path: str) -> tuple[Level, ...]:
     files = [root]
     if root.is_dir():
         files = sorted(file for file in root.rglob("*") if file.suffix in (".txt", ".xsb"))
-    levels: list[Level] = []
+    levels: list[Puzzle] = []
     for file in files:
         levels += _read_file(str(file))
     if not levels:
@@ -122,7 +122,7 @@ def read_levels(path: str) -> tuple[Level, ...]:
 
 
 @cached_by_files(64)
-def _read_file(path: str) -> tuple[Level, ...]:
+def _read_file(path: str) -> tuple[Puzzle, ...]:
     try:
         size = Path(path).stat().st_size
         if size > MAX_FILE_BYTES:
@@ -144,7 +144,7 @@ def _boards(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
             yield numbers[0], list(rows)
 
 
-def parse_level(rows: list[str], where: str) -> Level:
+def parse_level(rows: list[str], where: str) -> Puzzle:
     """One XSB board as a level; `where` begins the message of the `EnvParamsError`."""
     height, width = len(rows), max(len(row) for row in rows)
     if height > MAX_SIDE or width > MAX_SIDE:
@@ -168,7 +168,7 @@ def parse_level(rows: list[str], where: str) -> Level:
     outside = [position for position in (*boxes, *targets) if position not in floor]
     if outside:
         raise EnvParamsError(f"{where}: the box or target at {outside[0]} is out of reach")
-    return Level(
+    return Puzzle(
         shape=(height, width),
         maze=build_maze(floor, targets),
         player=players[0],
@@ -275,7 +275,7 @@ class Sokoban(MoveEnv[SokobanConfig]):
     )
 
     @cached_property
-    def _levels(self) -> tuple[Level, ...] | None:
+    def _levels(self) -> tuple[Puzzle, ...] | None:
         return None if self._config.levels is None else read_levels(self._config.levels)
 
     def begin(self, seed: int, noise_seed: int) -> None:
@@ -403,7 +403,7 @@ class Sokoban(MoveEnv[SokobanConfig]):
         return [maze.targets[target_of[b]] for b in range(len(self._boxes))]
 
 
-def _level_key(level: Level) -> str:
+def _level_key(level: Puzzle) -> str:
     maze = level.maze
     room = [level.shape, sorted(maze.cells), sorted(maze.targets)]
     return hash_task(Sokoban.spec.id, room, level.player, sorted(level.boxes))

@@ -19,7 +19,7 @@ _BACK = (1, 0, 3, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Maze:
+class Floor:
     """Floor cells and targets, with the tables the searches need.
 
     `neighbours[d][i]` is the cell next to cell i in direction d (order of `MOVES`), -1 for a wall.
@@ -46,7 +46,7 @@ class Maze:
         return any(pushes[cell] >= 0 for pushes in self.pushes_to)
 
 
-def build_maze(floor: Iterable[Position], targets: Iterable[Position]) -> Maze:
+def build_maze(floor: Iterable[Position], targets: Iterable[Position]) -> Floor:
     """The tables of a room whose floor (targets included) is given."""
     cells = tuple(sorted(floor))
     index = {cell: i for i, cell in enumerate(cells)}
@@ -55,7 +55,7 @@ def build_maze(floor: Iterable[Position], targets: Iterable[Position]) -> Maze:
     bits = 0
     for target in ordered:
         bits |= 1 << index[target]
-    return Maze(
+    return Floor(
         cells=cells,
         index=index,
         neighbours=neighbours,
@@ -82,7 +82,7 @@ def _push_distances(
 
 
 def solve(
-    maze: Maze, player: Position, boxes: Iterable[Position], max_states: int
+    maze: Floor, player: Position, boxes: Iterable[Position], max_states: int
 ) -> list[str] | None:
     """Fewest moves that put every box on a target (breadth-first search).
 
@@ -110,7 +110,7 @@ def solve(
     )
 
 
-def states_by_distance(maze: Maze, max_distance: int, max_states: int) -> list[list[int]]:
+def states_by_distance(maze: Floor, max_distance: int, max_states: int) -> list[list[int]]:
     """Reverse play: all states from which the solution takes exactly d moves, for d = 0, 1, ...
 
     Breadth-first from every solved state at once, pulling instead of pushing, so each distance is
@@ -136,7 +136,7 @@ def states_by_distance(maze: Maze, max_distance: int, max_states: int) -> list[l
     return layers
 
 
-def _predecessors(maze: Maze, key: int) -> Iterable[int]:
+def _predecessors(maze: Floor, key: int) -> Iterable[int]:
     """States with a move into `key`: the player steps back, alone or pulling a box along."""
     player, bits = key & _PLAYER_MASK, key >> _PLAYER_BITS
     for d in range(4):
@@ -149,14 +149,14 @@ def _predecessors(maze: Maze, key: int) -> Iterable[int]:
             yield (bits ^ (1 << ahead) ^ (1 << player)) << _PLAYER_BITS | origin
 
 
-def unpack(maze: Maze, key: int) -> tuple[Position, tuple[Position, ...]]:
+def unpack(maze: Floor, key: int) -> tuple[Position, tuple[Position, ...]]:
     """(player, boxes in reading order) of a state."""
     bits = key >> _PLAYER_BITS
     boxes = tuple(cell for i, cell in enumerate(maze.cells) if bits >> i & 1)
     return maze.cells[key & _PLAYER_MASK], boxes
 
 
-def is_deadlocked(maze: Maze, boxes: Iterable[Position]) -> bool:
+def is_deadlocked(maze: Floor, boxes: Iterable[Position]) -> bool:
     """Whether some box can provably never be brought home.
 
     True if a box stands where even alone it could reach no target, or is frozen in a 2x2 block of

@@ -324,7 +324,7 @@ class Treasure(MoveEnv[TreasureConfig]):
         return [*things, ("player", _cell(self._player))]
 
     def drawn(self) -> str:
-        return with_marks(self._cells(), {at: _mark(name) for name, at in self._overlays()})
+        return with_marks(self._cells(), {cell: _mark(name) for name, cell in self._overlays()})
 
 
 def _mark(name: str) -> str:

@@ -23,13 +23,13 @@ from ..task_env import TaskEnv, drawn
 from .backends import KiminaServer, shared_repl
 from .statements import MADE_THEOREMS, read_theorems
 from .tactics import refusal, without_comments
-from .verdicts import LeanBackend, Verdict, judge
+from .verdicts import LeanBackend, LeanVerdict, judge
 
 SERVER_VARIABLE = "LEAN_SERVER_API_URL"
 """Environment variable with the address of a server, as Kimina's own client reads it."""
 MAX_SHOWN_TACTICS = 40
 _MAX_VERDICTS = 20_000
-_verdicts: dict[tuple[object, ...], Verdict] = {}
+_verdicts: dict[tuple[object, ...], LeanVerdict] = {}
 """What Lean said before, by backend, theorem and tactics: siblings often write the same step."""
 
 
@@ -232,7 +232,7 @@ class Lean(TaskEnv[LeanConfig]):
             )
         return verdict.text
 
-    def _judged(self, tactics: tuple[str, ...]) -> Verdict:
+    def _judged(self, tactics: tuple[str, ...]) -> LeanVerdict:
         theorem, timeout_s = self._theorem, self._config.timeout_s
         key = (self._backend.name, theorem.header, theorem.statement, tactics)
         earlier = _verdicts.get(key)

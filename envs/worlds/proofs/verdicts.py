@@ -65,7 +65,7 @@ class LeanBackend(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class LeanVerdict:
     """What Lean makes of a proof so far. `text`: the goals that are open, or what is wrong.
 
     `is_lasting`: Lean would say the same again; not so where it took too long or failed.
@@ -78,7 +78,7 @@ class Verdict:
 
 def judge(
     backend: LeanBackend, theorem: Theorem, tactics: Sequence[str], timeout_s: float
-) -> Verdict:
+) -> LeanVerdict:
     """Lean's verdict on the beginning of a proof.
 
     A step on which Lean fails without an answer is rejected if Lean then still answers a question
@@ -91,12 +91,12 @@ def judge(
         answer = backend.check(theorem.header, body_of(theorem, tactics), timeout_s)
     except LeanTimeoutError:
         text = f"Lean took longer than {timeout_s:g} s."
-        return Verdict(status="timeout", text=text, is_lasting=False)
+        return LeanVerdict(status="timeout", text=text, is_lasting=False)
     except LeanFailedError as error:
         if not _answers(backend, timeout_s):
             raise EnvUnavailableError(f"{backend.name} {error}") from None
         text = f"Lean failed on this step: it {error}."
-        return Verdict(status="rejected", text=text, is_lasting=False)
+        return LeanVerdict(status="rejected", text=text, is_lasting=False)
     return read_answer(theorem, tactics, answer)
 
 
@@ -108,7 +108,7 @@ def body_of(theorem: Theorem, tactics: Sequence[str]) -> str:
     return f"{theorem.statement} := (by\n{proof}\n  )\n\n#print axioms {theorem.name}\n"
 
 
-def read_answer(theorem: Theorem, tactics: Sequence[str], answer: LeanAnswer) -> Verdict:
+def read_answer(theorem: Theorem, tactics: Sequence[str], answer: LeanAnswer) -> LeanVerdict:
     """The verdict in an answer to `body_of(theorem, tactics)`.
 
     Proved: no error, no `sorry`, and the answer to the last line says that this theorem rests on
@@ -135,20 +135,22 @@ def read_answer(theorem: Theorem, tactics: Sequence[str], answer: LeanAnswer) ->
         for each in answer.messages
     )
     if answer.has_sorry or says_sorry:
-        return Verdict(status="rejected", text="sorry gives up instead of proving.")
+        return LeanVerdict(status="rejected", text="sorry gives up instead of proving.")
     if not errors:
         if len(reports) != 1 or any(each.line > reports[0][0].line for each in answer.messages):
-            return Verdict(status="rejected", text="Lean did not say which axioms the proof uses.")
+            return LeanVerdict(
+                status="rejected", text="Lean did not say which axioms the proof uses."
+            )
         axioms = reports[0][1]["axioms"] or ""
         foreign = {axiom.strip() for axiom in axioms.split(",")} - ALLOWED_AXIOMS - {""}
         if foreign:
             listed = _shortened(", ".join(sorted(foreign)))
-            return Verdict(status="rejected", text=f"The proof uses other axioms: {listed}.")
-        return Verdict(status="proved")
+            return LeanVerdict(status="rejected", text=f"The proof uses other axioms: {listed}.")
+        return LeanVerdict(status="proved")
     if len(errors) == 1 and errors[0].text.startswith(_UNSOLVED) and errors[0].line == by_line:
-        return Verdict(status="open", text=_shortened(errors[0].text[len(_UNSOLVED) :].strip()))
+        return LeanVerdict(status="open", text=_shortened(errors[0].text[len(_UNSOLVED) :].strip()))
     first = next((each for each in errors if each.line != by_line), errors[0])
-    return Verdict(status="rejected", text=_shortened(first.text))
+    return LeanVerdict(status="rejected", text=_shortened(first.text))
 
 
 def _answers(backend: LeanBackend, timeout_s: float) -> bool:

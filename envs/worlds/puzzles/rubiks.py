@@ -52,7 +52,7 @@ def _place(face: str, row: int, col: int) -> tuple[Vector, Vector]:
 
 PLACES = [_place(face, row, col) for face in FACES for row in range(2) for col in range(2)]
 """Place i is row (i % 4) // 2, column i % 2 of face `FACES[i // 4]`."""
-_INDEX = {place: i for i, place in enumerate(PLACES)}
+_INDEX = {sticker: i for i, sticker in enumerate(PLACES)}
 SOLVED: State = tuple(i // 4 for i in range(24))
 
 

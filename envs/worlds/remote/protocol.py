@@ -40,13 +40,15 @@ class _Record(BaseModel):
 R = TypeVar("R", bound=_Record)
 
 
-class Action(_Record):
+class PolicyAction(_Record):
     """What a policy does."""
+
+    model_config = ConfigDict(title="Action")  # as OpenEnv's schema calls it
 
     text: str
 
 
-class Asked(_Record):
+class WorldRequest(_Record):
     """A request. What a verb does not need is left out.
 
     `number` rises with each request of a client: one that comes twice is answered from memory.
@@ -58,7 +60,7 @@ class Asked(_Record):
     params: dict[str, Any] = Field(default_factory=dict)
     seed: int | None = Field(None, ge=0, le=MAX_SEED)
     noise_seed: int = Field(0, ge=0, le=MAX_SEED)
-    action: Action = Action(text="")
+    action: PolicyAction = PolicyAction(text="")
 
 
 class Seen(_Record):
@@ -78,7 +80,7 @@ class State(_Record):
     task_key: str
 
 
-class Facts(_Record):
+class EpisodeFacts(_Record):
     """What an answer says about the episode besides."""
 
     task_key: str = Field(pattern=r"\A[0-9a-f]{16}\z")
@@ -92,16 +94,16 @@ class Facts(_Record):
     """null for a number that is not finite."""
 
 
-class Answer(_Record):
+class StepAnswer(_Record):
     """Of `reset` (without a reward) and `step`."""
 
     observation: Seen
     reward: float | None
     done: bool
-    metadata: Facts
+    metadata: EpisodeFacts
 
 
-class Opened(_Record):
+class OpenedWorld(_Record):
     """Of `open`: what is known of a world before its first episode."""
 
     protocol: Literal[1]
@@ -112,21 +114,21 @@ class Opened(_Record):
     instructions: str
 
 
-class Told(_Record):
+class WorldHint(_Record):
     """Of `solve` and `guesses`: actions. Of `notice`: how an observation begins."""
 
     actions: tuple[str, ...] | None = Field(None, max_length=MAX_LISTED)
     notice: str = ""
 
 
-def read_request(content: Mapping[str, Any]) -> Asked:
+def read_request(content: Mapping[str, Any]) -> WorldRequest:
     """A request, checked.
 
     Raises:
         ProtocolError: it is none.
     """
     try:
-        return Asked.model_validate(content)
+        return WorldRequest.model_validate(content)
     except ValidationError as error:
         raise ProtocolError(_what_is_wrong(error)) from None
 
@@ -141,7 +143,7 @@ def read_answer(kind: type[R], data: bytes) -> R:
         record = kind.model_validate_json(data)
     except ValidationError as error:
         raise ProtocolError(_what_is_wrong(error)) from None
-    for tool in record.tools if isinstance(record, Opened) else ():
+    for tool in record.tools if isinstance(record, OpenedWorld) else ():
         if not is_tool_name(tool.name):
             raise ProtocolError(f"{quoted(tool.name)} is no name of a tool")
     return record

@@ -41,11 +41,11 @@ from .http_client import (
 from .protocol import (
     MAX_BODY_BYTES,
     TOKEN_VARIABLE,
-    Answer,
-    Opened,
+    OpenedWorld,
     ProtocolError,
     R,
-    Told,
+    StepAnswer,
+    WorldHint,
     encoded,
     read_answer,
 )
@@ -148,8 +148,8 @@ class Remote(TextEnv):
         except (TypeError, ValueError, RecursionError) as error:
             raise EnvParamsError(f"params cannot be sent as JSON: {error}") from None
         self._number = 0
-        self._latest: Answer | None = None
-        self._opened = self._begin("open", Opened)
+        self._latest: StepAnswer | None = None
+        self._opened = self._begin("open", OpenedWorld)
 
     @classmethod
     def lacks(cls) -> str:
@@ -168,14 +168,14 @@ class Remote(TextEnv):
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
         seed, noise_seed = check_seed("seed", seed), check_seed("noise_seed", noise_seed)
-        answer = self._begin("reset", Answer, seed=seed, noise_seed=noise_seed)
+        answer = self._begin("reset", StepAnswer, seed=seed, noise_seed=noise_seed)
         with self._reading("reset"):
             first = checked_opening(_observation(answer))
         self._latest = answer
         return first
 
     def step(self, action: str) -> StepResult:
-        answer = self._ask("step", Answer, action={"text": str(action)})
+        answer = self._ask("step", StepAnswer, action={"text": str(action)})
         facts = answer.metadata
         with self._reading("step"):
             if answer.reward is None:
@@ -201,14 +201,14 @@ class Remote(TextEnv):
         return (self._opened if self._latest is None else self._latest.metadata).instructions
 
     def solve(self) -> list[str] | None:
-        actions = self._ask("solve", Told).actions
+        actions = self._ask("solve", WorldHint).actions
         return None if actions is None else list(actions)
 
     def legal_actions(self) -> tuple[str, ...]:
         return () if self._latest is None else self._latest.observation.legal_actions
 
     def guesses(self) -> tuple[str, ...]:
-        return self._ask("guesses", Told).actions or ()
+        return self._ask("guesses", WorldHint).actions or ()
 
     def tools(self) -> tuple[Tool, ...]:
         return self._opened.tools
@@ -216,7 +216,7 @@ class Remote(TextEnv):
     def invalid_notice(self, action: str) -> str:
         if not self._opened.has_own_notice:
             return super().invalid_notice(action)
-        return self._ask("notice", Told, action={"text": str(action)}).notice
+        return self._ask("notice", WorldHint, action={"text": str(action)}).notice
 
     def task_key(self) -> str | None:
         return None if self._latest is None else self._latest.metadata.task_key
@@ -251,7 +251,7 @@ class Remote(TextEnv):
             ) from None
 
 
-def _observation(answer: Answer) -> Observation:
+def _observation(answer: StepAnswer) -> Observation:
     seen, facts = answer.observation, answer.metadata
     return Observation(
         text=seen.text,

@@ -36,28 +36,28 @@ from .protocol import (
     MAX_BODY_BYTES,
     TOKEN_VARIABLE,
     VERSION,
-    Action,
+    PolicyAction,
     ProtocolError,
     Seen,
     State,
     encoded,
     quoted,
 )
-from .sessions import VERBS, Content, Limits, RefusedError, Served, Sessions
+from .sessions import VERBS, Content, RefusedError, Served, SessionLimits, Sessions
 
 DEFAULT_PORT = 8700
 MIN_TOKEN = 8
 BODY_S = 30.0
 """Seconds in which a request must have arrived."""
 _SCHEMAS = {
-    "action": Action.model_json_schema(),
+    "action": PolicyAction.model_json_schema(),
     "observation": Seen.model_json_schema(),
     "state": State.model_json_schema(),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class TokenGate:
     """Who may ask: `token` is empty where everybody of this machine may."""
 
     address: str
@@ -85,7 +85,7 @@ class Gate:
         return not self.token or hmac.compare_digest(given.encode(), self.token.encode())
 
 
-def make_app(served: Sequence[Served], limits: Limits, gate: Gate) -> ASGIApp:
+def make_app(served: Sequence[Served], limits: SessionLimits, gate: TokenGate) -> ASGIApp:
     """The ASGI application."""
     sessions = Sessions(served, limits)
 
@@ -211,7 +211,7 @@ async def _told(sessions: Sessions, message: str, name: str) -> Content | None:
 
 def serve(
     served: Sequence[Served],
-    limits: Limits,
+    limits: SessionLimits,
     *,
     address: str = "127.0.0.1",
     port: int = DEFAULT_PORT,
@@ -231,7 +231,7 @@ def serve(
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     _check_token(address, token)
     _check_served(served)
-    app = make_app(served, limits, Gate(address=address, token=token))
+    app = make_app(served, limits, TokenGate(address=address, token=token))
     with listening(address, port) as opened:
         url = f"http://{host_in_url(address)}:{opened.getsockname()[1]}"
 

@@ -35,7 +35,7 @@ from ...base import (
 )
 from ...params import require_within
 from ...workers.bounded import called_beside
-from .protocol import VERSION, Asked, ProtocolError, quoted, read_request
+from .protocol import VERSION, ProtocolError, WorldRequest, quoted, read_request
 
 Content = Mapping[str, Any]
 _CALLS_AT_ONCE = 32
@@ -50,7 +50,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SessionLimits:
     """What the clients of a server may take.
 
     `max_sessions`: worlds at once. `idle_s`: seconds without a request after which one ends.
@@ -108,7 +108,7 @@ class Session:
                 self.env.close()
 
 
-def _open(session: Session, asked: Asked) -> Content:
+def _open(session: Session, asked: WorldRequest) -> Content:
     env = session.world()
     return {
         "protocol": VERSION,
@@ -120,7 +120,7 @@ def _open(session: Session, asked: Asked) -> Content:
     }
 
 
-def _reset(session: Session, asked: Asked) -> Content:
+def _reset(session: Session, asked: WorldRequest) -> Content:
     env = session.world()
     seed = secrets.randbelow(2**62) if asked.seed is None else asked.seed
     first = checked_opening(env.reset(seed, asked.noise_seed))
@@ -131,7 +131,7 @@ def _reset(session: Session, asked: Asked) -> Content:
     return _answer(session, first, None, facts)
 
 
-def _step(session: Session, asked: Asked) -> Content:
+def _step(session: Session, asked: WorldRequest) -> Content:
     if not session.task_key:
         raise _unknown(session.name)
     result = checked_result(session.world().step(asked.action.text))
@@ -160,7 +160,7 @@ def _answer(
     }
 
 
-def _state(session: Session, asked: Asked) -> Content:
+def _state(session: Session, asked: WorldRequest) -> Content:
     return {
         "episode_id": session.name,
         "step_count": session.num_steps,
@@ -168,7 +168,7 @@ def _state(session: Session, asked: Asked) -> Content:
     }
 
 
-VERBS: Mapping[str, Callable[[Session, Asked], Content]] = {
+VERBS: Mapping[str, Callable[[Session, WorldRequest], Content]] = {
     "open": _open,
     "reset": _reset,
     "step": _step,
@@ -186,7 +186,7 @@ class Sessions:
         served: what clients may play.
     """
 
-    def __init__(self, served: Sequence[Served], limits: Limits) -> None:
+    def __init__(self, served: Sequence[Served], limits: SessionLimits) -> None:
         self.served = {each.id: each for each in served}
         self.counts: Counter[str] = Counter()
         """Calls into worlds, and those repeated, refused, failed, timed out, expired."""
@@ -259,7 +259,7 @@ class Sessions:
                 self.counts["expired"] += 1
                 await self._close(session)
 
-    async def _for(self, session: Session | None, asked: Asked) -> Session:
+    async def _for(self, session: Session | None, asked: WorldRequest) -> Session:
         """The session of a name; a new one where the request is about another world."""
         is_named = asked.env is not None or bool(asked.params)
         if session is not None and not is_named:
@@ -279,7 +279,7 @@ class Sessions:
         session = self._sessions[asked.episode_id] = Session(asked.episode_id, env_id, params)
         return session
 
-    def _world_of(self, asked: Asked) -> tuple[str, dict[str, Any]]:
+    def _world_of(self, asked: WorldRequest) -> tuple[str, dict[str, Any]]:
         env_id = asked.env
         if env_id is None and len(self.served) == 1:
             env_id = next(iter(self.served))

@@ -22,7 +22,7 @@ _VERDICTS = frozenset({"yes", "no", "noanswer"})
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class AnswerScore:
     """How well an answer fits the best of the right ones: `f1` lies between 0 and 1."""
 
     is_exact: bool
@@ -54,15 +54,15 @@ def f1(given: str, right: str) -> float:
     return 2 * num_common / (len(given_words) + len(right_words)) if num_common else 0.0
 
 
-def judge(given: str, answers: Iterable[str]) -> Judgement:
+def judge(given: str, answers: Iterable[str]) -> AnswerScore:
     """The judgement of an answer by the right one that it fits best.
 
     A text of more than `MAX_ANSWER_CHARS` characters fits none.
     """
     if len(given) > MAX_ANSWER_CHARS:
-        return Judgement(False, 0.0)
+        return AnswerScore(False, 0.0)
     rights = tuple(answers)
-    return Judgement(
+    return AnswerScore(
         is_exact=any(normalised(given) == normalised(right) for right in rights),
         f1=max((f1(given, right) for right in rights), default=0.0),
     )

@@ -23,7 +23,7 @@ from .passages import (
     plain_text,
     read_passages,
 )
-from .scoring import MAX_ANSWER_CHARS, Judgement, judge
+from .scoring import MAX_ANSWER_CHARS, AnswerScore, judge
 
 _MOST_CHARS = {"search": MAX_QUERY_CHARS, "finish": MAX_ANSWER_CHARS}
 _ACTION = re.compile(r"(search|finish)\s*\[(.*)\]", re.DOTALL | re.IGNORECASE)
@@ -141,7 +141,7 @@ class SearchQa(TaskEnv[SearchConfig]):
         self._question = self._questions[drawn(seed, len(self._questions))]
         self._asking = f"Question: {self._question.text}"
         self.is_over = self.is_solved = False
-        self._judgement = Judgement(False, 0.0)
+        self._judgement = AnswerScore(False, 0.0)
         self._num_searches, self._has_failed = 0, False
         self._seen: set[str] = set()
         self._asked: set[str] = set()

@@ -122,7 +122,7 @@ _OWN_ATTRIBUTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class ProductGroup:
     """Kinds of products that share attributes, options, materials and prices in dollars.
 
     Each attribute has the words in which a customer asks for it.
@@ -137,7 +137,7 @@ class Group:
 
 
 _WORDS = read_rows(str(Path(__file__).parents[2] / "data" / "shop_words.jsonl"), ())
-GROUPS = TypeAdapter(tuple[Group, ...]).validate_python(_WORDS)
+GROUPS = TypeAdapter(tuple[ProductGroup, ...]).validate_python(_WORDS)
 WISHES = {name: wish for group in GROUPS for name, wish in group.attributes.items()}
 """How a customer asks for an attribute: in words that neither a search nor a comparison finds."""
 BRANDS: tuple[str, ...] = (
@@ -168,7 +168,7 @@ def made_catalogue(num_products: int | None = None) -> Catalogue:
     return Catalogue(products, goals)
 
 
-def _product(rng: np.random.Generator, asin: str, group: Group, kind: str) -> Product:
+def _product(rng: np.random.Generator, asin: str, group: ProductGroup, kind: str) -> Product:
     attributes = _some(rng, tuple(group.attributes), _OWN_ATTRIBUTES)
     material = _one(rng, group.materials)
     low, high = group.prices

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ...base import EnvSpec, EnvUnavailableError
 from ...params import require
-from .engine_process import LIST_TIMEOUT_S, EngineError, shared_engine
+from .engine_process import LIST_TIMEOUT_S, GameEngineError, shared_engine
 from .text_game import TextGame
 
 Split = Literal["train", "eval_in_distribution", "eval_out_of_distribution"]
@@ -145,7 +145,7 @@ def games_of(folder: str, split: Split, task_types: tuple[int, ...]) -> tuple[st
         listed = shared_engine().ask(
             LIST_TIMEOUT_S, do="list", data=folder, split=split, task_types=list(task_types)
         )
-    except EngineError as error:
+    except GameEngineError as error:
         raise EnvUnavailableError(f"alfworld cannot read the games in {folder}: {error}") from None
     games = tuple(listed["games"])
     if not games:

@@ -78,7 +78,7 @@ class Shelf:
             self._idle.pop(0).world.close()
 
 
-class Session:
+class PlayedGame:
     """One game that is being played."""
 
     def __init__(self, path: str, shelf: Shelf) -> None:
@@ -130,13 +130,13 @@ def _facts(state: Any) -> list[str]:
     return sorted(map(str, state["facts"]))
 
 
-class Engine:
+class GameServer:
     """Answers requests."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._shelf = Shelf()
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, PlayedGame] = {}
         self._keys: dict[str, str] = {}
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class Engine:
 
     def _start(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self._stop(request)
-        session = Session(request["path"], self._shelf)
+        session = PlayedGame(request["path"], self._shelf)
         self._sessions[request["session"]] = session
         return self._state(session, changed=True)
 
@@ -182,7 +182,7 @@ class Engine:
             session.close()
         return {}
 
-    def _state(self, session: Session, *, changed: bool) -> dict[str, Any]:
+    def _state(self, session: PlayedGame, *, changed: bool) -> dict[str, Any]:
         state = session.state
         if session.path not in self._keys:
             self._keys[session.path] = _task_key(session.path)
@@ -277,7 +277,7 @@ def main() -> None:
     tempfile.tempdir = os.environ["TMPDIR"] = scratch
     os.environ.setdefault("ALFWORLD_DATA", scratch)  # else alfworld makes a folder at home
     os.chdir(scratch)
-    engine = Engine(folder)
+    engine = GameServer(folder)
     answers.write("ready\n")
     answers.flush()
     for line in sys.stdin:

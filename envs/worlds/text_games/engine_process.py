@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from echoscope.text.limited_child import Child, NoAnswerError
+from echoscope.text.limited_child import Child, ChildError
 
 from ...base import EnvUnavailableError, shorten
 
@@ -32,7 +32,7 @@ class EngineDiedError(RuntimeError):
     """The process ended or gave no answer in time."""
 
 
-class EngineError(RuntimeError):
+class GameEngineError(RuntimeError):
     """The process answered that it could not do what was asked."""
 
 
@@ -49,12 +49,12 @@ class GameEngine(Child):
 
         Raises:
             EngineDiedError: the process died or hung; it starts again when it is asked next.
-            EngineError: it could not do it, with its reason.
+            GameEngineError: it could not do it, with its reason.
         """
         with _named_errors():
             reply: dict[str, Any] = self.answer(request, timeout_s, request["do"])
         if "error" in reply:
-            raise EngineError(shorten(reply["error"], 300))
+            raise GameEngineError(shorten(reply["error"], 300))
         return reply
 
     def ensure_running(self) -> int:
@@ -80,7 +80,7 @@ class GameEngine(Child):
 def _named_errors() -> Iterator[None]:
     try:
         yield
-    except NoAnswerError as error:
+    except ChildError as error:
         raise EngineDiedError(f"the game engine {error}") from None
 
 

@@ -16,7 +16,7 @@ from ...base import (
 )
 from ...frames import card_frame
 from ..task_env import TaskEnv
-from .engine_process import EngineError, GameSession, shared_engine
+from .engine_process import GameEngineError, GameSession, shared_engine
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _STATUS_LINE = re.compile(r"\n\s*>[^\n]*\s*\Z")
@@ -54,7 +54,7 @@ class TextGame(TaskEnv[Any]):
         path = self._game_of(seed)
         try:
             self._take(self._session.start(path))
-        except EngineError as error:
+        except GameEngineError as error:
             raise EnvUnavailableError(f"{self.spec.id} cannot open {path}: {error}") from None
         room = clean(self._state["room"] or self._state["text"])
         task = _TASK.search(room)

@@ -142,8 +142,8 @@ class TextArena(TaskEnv[TextArenaConfig]):
         if _NOT_ALLOWED in news or self._info().get("invalid_move"):
             # Here such a move costs a turn and changes nothing; there, some of them end the game.
             self._game, self._state = before
-            shown = Observation(text=news, frame=self.observe().frame)
-            return self.result(0.0, shown, is_valid=False, is_effective=False)
+            observation = Observation(text=news, frame=self.observe().frame)
+            return self.result(0.0, observation, is_valid=False, is_effective=False)
         self._text, self.is_over = news, bool(is_done)
         reward = float((rewards or {}).get(0, 0.0))
         self.is_solved = self.is_over and reward >= self._config.success_reward

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ...base import EnvSpec, EnvUnavailableError
 from ...params import require_within
-from .engine_process import GAME_TIMEOUT_S, EngineError, shared_engine
+from .engine_process import GAME_TIMEOUT_S, GameEngineError, shared_engine
 from .text_game import TextGame
 
 _OF_A_GAME = ("rooms", "objects", "quests", "quest_length", "theme")
@@ -102,7 +102,7 @@ class TextWorld(TextGame):
                 options=options,
                 number=config.first_game + seed % config.games,
             )
-        except EngineError as error:
+        except GameEngineError as error:
             raise EnvUnavailableError(f"textworld cannot make a game: {error}") from None
         return str(made["path"])
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from ...query.check import one_line
 from ...query.database import quote
 from ...schema import DATA_TABLES, TABLES, create_table_sql
-from ..format import ExportError, Format, Written
+from ..format import ExportError, ExportFormat, Written
 from ..source import RunSource
 
 _STORAGE = "v1.5.0"
@@ -88,7 +88,7 @@ def _copy_events(source: RunSource, connection: duckdb.DuckDBPyConnection) -> No
         _insert(connection, name, source.reader.sql(f'SELECT * FROM "{name}"{where}'))
 
 
-DUCKDB = Format(
+DUCKDB = ExportFormat(
     name="duckdb",
     noun="episode",
     write=_write,

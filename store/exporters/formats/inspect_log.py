@@ -22,16 +22,16 @@ from echoscope.text.strict_json import json_value
 
 from ...importers.formats.inspect_metadata import outcome_metadata, task_metadata
 from ...reader import RunInfo
-from ..dialogue import Dialogue, Message, dialogue_of
-from ..format import BESIDE_EPISODES, Format, Written
-from ..source import Episode, RunSource
+from ..dialogue import EpisodeMessages, Message, dialogue_of
+from ..format import BESIDE_EPISODES, ExportFormat, Written
+from ..source import EpisodeRows, RunSource
 from .messages import line_of
 
 _LOG_VERSION = 2
 _SPOOL_BYTES = 8 << 20
 
 
-def _messages(episode: Episode, dialogue: Dialogue) -> list[Message]:
+def _messages(episode: EpisodeRows, dialogue: EpisodeMessages) -> list[Message]:
     """Messages as Inspect's ChatMessage: calls have their arguments as objects."""
     return [
         {
@@ -59,7 +59,7 @@ def _calls(message: Message) -> Iterator[dict[str, Any]]:
         }
 
 
-def _sample(episode: Episode, dialogue: Dialogue, model: str) -> dict[str, Any]:
+def _sample(episode: EpisodeRows, dialogue: EpisodeMessages, model: str) -> dict[str, Any]:
     row = episode.row
     messages = _messages(episode, dialogue)
     reply = messages[dialogue.last_reply] if dialogue.last_reply >= 0 else None
@@ -95,7 +95,7 @@ def _sample(episode: Episode, dialogue: Dialogue, model: str) -> dict[str, Any]:
     return value
 
 
-def _scores(episode: Episode) -> dict[str, dict[str, Any]]:
+def _scores(episode: EpisodeRows) -> dict[str, dict[str, Any]]:
     scores: dict[str, dict[str, Any]] = {}
     if episode.episode_return is not None:
         scores["return"] = {"value": episode.episode_return}
@@ -189,7 +189,7 @@ def _summary(sample: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-INSPECT = Format(
+INSPECT = ExportFormat(
     name="inspect",
     noun="episode",
     write=_write,

@@ -16,9 +16,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ..dialogue import Dialogue, dialogue_of
-from ..format import Format, Written
-from ..source import Episode, RunSource
+from ..dialogue import EpisodeMessages, dialogue_of
+from ..format import ExportFormat, Written
+from ..source import EpisodeRows, RunSource
 from .messages import write_lines
 
 _FAILED = (
@@ -45,7 +45,7 @@ def _write_demonstrations(source: RunSource, path: Path) -> Written:
     return written
 
 
-def _is_lesson(source: RunSource, episode: Episode) -> bool:
+def _is_lesson(source: RunSource, episode: EpisodeRows) -> bool:
     """Whether there is something to learn from an episode; else it is counted as left out."""
     if episode.is_failure or not episode.turns:
         source.leave_out(_FAILED if episode.is_failure else _NO_TURNS, episode.row)
@@ -53,20 +53,20 @@ def _is_lesson(source: RunSource, episode: Episode) -> bool:
     return True
 
 
-def _groups(source: RunSource) -> Iterator[list[Episode]]:
+def _groups(source: RunSource) -> Iterator[list[EpisodeRows]]:
     """Siblings with the same prompt and task. The episodes of a step come group by group."""
     for _, members in groupby(source.episodes(), key=lambda episode: episode.group_id):
         for _, siblings in groupby(sorted(members, key=_task), key=_task):
             yield list(siblings)
 
 
-def _task(episode: Episode) -> str:
+def _task(episode: EpisodeRows) -> str:
     """Equal where prompt and task are equal."""
     row = episode.row
     return f"{row['prompt_key']} {row['task_key']} {row['env_seed']}"
 
 
-def _pairs_by_label(source: RunSource) -> Iterator[tuple[Episode, Episode]]:
+def _pairs_by_label(source: RunSource) -> Iterator[tuple[EpisodeRows, EpisodeRows]]:
     """Pairs of a better and a worse sibling, as people labelled them."""
     labels, over = set(source.options.labels), source.options.over
     for siblings in _groups(source):
@@ -79,7 +79,7 @@ def _pairs_by_label(source: RunSource) -> Iterator[tuple[Episode, Episode]]:
         yield from zip(better[:num_pairs], worse[:num_pairs], strict=True)
 
 
-def _pairs_by_return(source: RunSource) -> Iterator[tuple[Episode, Episode]]:
+def _pairs_by_return(source: RunSource) -> Iterator[tuple[EpisodeRows, EpisodeRows]]:
     for siblings in _groups(source):
         usable = []
         for episode in siblings:
@@ -109,12 +109,12 @@ def _pairs_by_return(source: RunSource) -> Iterator[tuple[Episode, Episode]]:
                 yield best, worst
 
 
-def _actions(episode: Episode) -> list[str]:
+def _actions(episode: EpisodeRows) -> list[str]:
     """The executed actions in order; empty where there is none. Letter case counts, as in code."""
     return [action.strip() for turn in episode.turns for action in turn["actions"] or ()]
 
 
-def _continuation(dialogue: Dialogue) -> list[dict[str, Any]]:
+def _continuation(dialogue: EpisodeMessages) -> list[dict[str, Any]]:
     return dialogue.messages[dialogue.first_reply : dialogue.last_reply + 1]
 
 
@@ -146,14 +146,14 @@ def _preferences(source: RunSource) -> Iterator[dict[str, Any]]:
             }
 
 
-SFT = Format(
+SFT = ExportFormat(
     name="sft",
     noun="conversation",
     write=_write_demonstrations,
     leaves_out="everything except the messages",
     split="train",
 )
-DPO = Format(
+DPO = ExportFormat(
     name="dpo",
     noun="pair",
     write=lambda source, path: write_lines(path, _preferences(source)),

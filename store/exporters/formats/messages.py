@@ -11,8 +11,8 @@ from typing import Any
 from echoscope.text.strict_json import json_value
 
 from ..dialogue import dialogue_of
-from ..format import Format, Written
-from ..source import Episode, Row
+from ..format import ExportFormat, Written
+from ..source import EpisodeRows, Row
 
 _EPISODE_FIELDS = (
     *("tag", "env_seed", "noise_seed", "task_key", "stop_reason", "duration_s", "final_frame"),
@@ -24,7 +24,7 @@ _TURN_FIELDS = (
 )
 
 
-def row_of(episode: Episode) -> dict[str, Any]:
+def row_of(episode: EpisodeRows) -> dict[str, Any]:
     """One conversation as an object of JSON's own kinds."""
     row = episode.row
     return {
@@ -67,7 +67,7 @@ def write_lines(path: Path, values: Iterable[Any]) -> Written:
     return written
 
 
-MESSAGES = Format(
+MESSAGES = ExportFormat(
     name="messages",
     noun="conversation",
     write=lambda source, path: write_lines(path, map(row_of, source.episodes())),

@@ -14,7 +14,7 @@ import pyarrow as pa
 from echoscope.text.strict_json import json_value
 
 from ...schema import TABLES
-from ..format import Format, Written
+from ..format import ExportFormat, Written
 from ..source import RunSource
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -62,7 +62,7 @@ def _write(source: RunSource, path: Path) -> Written:
     return Written(num_rows=num_rows)
 
 
-CSV = Format(
+CSV = ExportFormat(
     name="csv",
     noun="episode",
     write=_write,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..lines import MAX_LINE_BYTES
 
 if TYPE_CHECKING:
-    from ..sources import Source
+    from ..sources import RowSource
 
 
 def is_event(row: Any) -> bool:
@@ -25,7 +25,7 @@ def is_event(row: Any) -> bool:
     return isinstance(row, Mapping) and all(name in row for name in names)
 
 
-def write_events(source: Source, target: Path) -> None:
+def write_events(source: RowSource, target: Path) -> None:
     """Write the events of each attempt at a rollout as one line, in their order.
 
     Only the places of the events are kept in memory, and the events of one attempt.

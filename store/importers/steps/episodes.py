@@ -176,5 +176,5 @@ def _groups(trajectories: Sequence[Trajectory]) -> Iterator[tuple[float, float |
 
 def _mean(values: Iterable[float]) -> float:
     """NaN of none."""
-    known = list(values)
-    return float(np.mean(known)) if known else math.nan
+    given = list(values)
+    return float(np.mean(given)) if given else math.nan

@@ -93,13 +93,13 @@ class Bucket:
 
     def within(self, name: str) -> Bucket:
         """The folder of that name in this one."""
-        place, question, query = self.url.partition("?")
-        return Bucket(f"{place}/{name}{question}{query}")
+        address, question, query = self.url.partition("?")
+        return Bucket(f"{address}/{name}{question}{query}")
 
     def parent(self) -> tuple[Bucket, str]:
         """The folder around this one, and the name of this one in it."""
-        place, question, query = self.url.partition("?")
-        above, _, name = place.rpartition("/")
+        address, question, query = self.url.partition("?")
+        above, _, name = address.rpartition("/")
         return Bucket(f"{above}{question}{query}"), name
 
     @cached_property

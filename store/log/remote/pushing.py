@@ -340,4 +340,4 @@ def _bytes_of(file: Path, start: int, end: int) -> bytes:
 
 
 def _blocks(data: bytes) -> list[bytes]:
-    return [data[at : at + MAX_PART_BYTES] for at in range(0, len(data), MAX_PART_BYTES)]
+    return [data[start : start + MAX_PART_BYTES] for start in range(0, len(data), MAX_PART_BYTES)]

@@ -140,9 +140,9 @@ def test_unknown_recipe_suggests_one() -> None:
     ],
 )
 def test_an_override_is_a_dotted_key_and_a_yaml_value(word: str, key: str, value: Any) -> None:
-    found = parse_override(word)
-    assert found == (key, value)
-    assert type(found[1]) is type(value)
+    override = parse_override(word)
+    assert override == (key, value)
+    assert type(override[1]) is type(value)
 
 
 @pytest.mark.parametrize("word", ["steps", "=3", ".a=3", "a.=3", "a..b=3", ""])

@@ -410,10 +410,10 @@ def test_top_k_keeps_the_k_likeliest_and_renormalises(
         tokens = np.concatenate([prompt, sample.tokens])
         logits = full_logits(model, tokens)[len(prompt) - 1 : -1]
         best = logits.topk(3, dim=-1)
-        wanted = torch.log_softmax(best.values.double(), dim=-1)
+        logprobs = torch.log_softmax(best.values.double(), dim=-1)
         for t, token in enumerate(sample.tokens.tolist()):
             rank = best.indices[t].tolist().index(token)
-            assert sample.logprobs[t] == pytest.approx(wanted[t, rank].item(), abs=case.tolerance)
+            assert sample.logprobs[t] == pytest.approx(logprobs[t, rank].item(), abs=case.tolerance)
 
 
 def test_new_weights_are_sampled_from_after_sync(make: Make, case: EngineCase) -> None:

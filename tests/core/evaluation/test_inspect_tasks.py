@@ -61,14 +61,14 @@ def says(*answers: str) -> Answer:
     return answer
 
 
-def calls(*wanted: tuple[str, dict[str, Any]]) -> Answer:
+def calls(*actions: tuple[str, dict[str, Any]]) -> Answer:
     """Calls tools in turn, and then answers 7."""
 
     def answer(messages: list[ChatMessage], tools: list[ToolInfo]) -> ChatMessageAssistant:
         number = sum(message.role == "assistant" for message in messages)
-        if number >= len(wanted):
+        if number >= len(actions):
             return ChatMessageAssistant(content="<think>so</think>7")
-        name, arguments = wanted[number]
+        name, arguments = actions[number]
         call = ToolCall(id=f"c{number}", function=name, arguments=arguments)
         return ChatMessageAssistant(content="<think>ask</think>", tool_calls=[call])
 
@@ -117,7 +117,7 @@ def samples(log: EvalLog) -> Sequence[EvalSample]:
 
 def facts(trajectory: Trajectory) -> dict[str, Any]:
     """Everything that an evaluation stores of an episode, but for the seconds."""
-    one = {
+    episode = {
         name: getattr(trajectory, name)
         for name in Trajectory.__dataclass_fields__
         if name not in ("turns", "duration_s", "source", "extra")
@@ -126,7 +126,7 @@ def facts(trajectory: Trajectory) -> dict[str, Any]:
         {name: getattr(turn, name) for name in type(turn).__dataclass_fields__}
         for turn in trajectory.turns
     ]
-    return {**one, "turns": turns}
+    return {**episode, "turns": turns}
 
 
 def evaluated(path: Path, env: str, tasks: int, siblings: int) -> list[Trajectory]:
@@ -162,13 +162,13 @@ def test_its_log_imported_is_what_eval_stores(
     stored = evaluated(tmp_path / "eval", env, tasks=6, siblings=2)
     log = run(tmp_path / "logs", mock(answer), env, tasks=6, siblings=2)
     back = imported(log, tmp_path / "back")
-    assert [facts(one) for one in back] == [facts(one) for one in stored]
+    assert [facts(episode) for episode in back] == [facts(episode) for episode in stored]
     assert log.status == "success"
     assert log.results is not None
     means = {score.name: next(iter(score.metrics.values())).value for score in log.results.scores}
-    wins = [float(bool(one.is_success)) for one in stored]
+    wins = [float(bool(episode.is_success)) for episode in stored]
     assert means["success"] == pytest.approx(sum(wins) / len(wins))
-    returns = [one.episode_return for one in stored]
+    returns = [episode.episode_return for episode in stored]
     assert means["return"] == pytest.approx(sum(returns) / len(returns))
     assert {*means} == {"success", "return", "turns", "valid_actions", "effective_actions"}
     assert all({*score.metrics} >= {"stderr"} for score in log.results.scores)
@@ -197,10 +197,10 @@ def test_a_served_policy_plays_in_inspect_as_in_eval(
         who = f"{server.url}/v1#tiny" if protocol == "openai" else "anthropic/claude-tiny"
         evaluate(who, "served", tasks=5, siblings=2)
     back, stored = imported(log, tmp_path / "back"), episodes(tmp_path / "served")
-    assert [facts(one) for one in back] == [facts(one) for one in stored]
+    assert [facts(episode) for episode in back] == [facts(episode) for episode in stored]
     assert len(back) == 10
-    assert {one.split for one in back} == {Split.EVAL}
-    assert all(one.env_seed is not None and one.task_key for one in back)
+    assert {episode.split for episode in back} == {Split.EVAL}
+    assert all(episode.env_seed is not None and episode.task_key for episode in back)
 
 
 def test_the_command_plays_a_world(evaluate: Evaluate, tmp_path: Path) -> None:
@@ -232,7 +232,9 @@ def test_the_command_plays_a_world(evaluate: Evaluate, tmp_path: Path) -> None:
     (path,) = (tmp_path / "logs").glob("*.eval")
     import_run(path, tmp_path / "back")
     stored = episodes(tmp_path / "served")
-    assert [facts(one) for one in episodes(tmp_path / "back")] == [facts(one) for one in stored]
+    assert [facts(episode) for episode in episodes(tmp_path / "back")] == [
+        facts(episode) for episode in stored
+    ]
 
 
 def _yaml(value: Any) -> str:
@@ -244,19 +246,19 @@ def test_a_world_that_fails_is_an_error_and_no_zero(
 ) -> None:
     env, answer = "falling_lake:FallingLake", says("right")
     log = run(tmp_path / "logs", mock(answer), env, tasks=8)
-    failed = [one for one in samples(log) if one.error]
-    messages = [str(one.error and one.error.message) for one in failed]
+    failed = [sample for sample in samples(log) if sample.error]
+    messages = [str(sample.error and sample.error.message) for sample in failed]
     assert log.status == "success"
     assert 0 < len(failed) < 8
     assert any("there is no lake" in message for message in messages)
     assert any("the ice broke" in message for message in messages)
-    assert all(not one.scores for one in failed)
+    assert all(not sample.scores for sample in failed)
     monkeypatch.setattr(providers, "_model", lambda who, config: mock(answer))
     stored = evaluated(tmp_path / "eval", env, tasks=8, siblings=1)
     assert [facts(o) for o in imported(log, tmp_path / "back")] == [facts(o) for o in stored]
-    assert sum(one.stop_reason is StopReason.ENV_ERROR for one in stored) == len(failed)
+    assert sum(episode.stop_reason is StopReason.ENV_ERROR for episode in stored) == len(failed)
     assert log.results is not None
-    wins = [float(one.is_success) for one in stored if one.is_success is not None]
+    wins = [float(episode.is_success) for episode in stored if episode.is_success is not None]
     (success,) = (score for score in log.results.scores if score.name == "success")
     assert success.metrics["accuracy"].value == pytest.approx(sum(wins) / len(wins))
 
@@ -269,7 +271,7 @@ def test_a_model_that_cannot_be_asked_leaves_no_episode(tmp_path: Path) -> None:
 
     log = run(tmp_path / "logs", mock(answer), "frozen_lake", tasks=2, slip=0.0)
     report = import_run(Path(log.location), tmp_path / "back")
-    told = sum(one.error is not None for one in samples(log))
+    told = sum(sample.error is not None for sample in samples(log))
     assert told
     assert report.survey.refused_rows.total == told
     assert all("nobody is there" in reason for reason in report.survey.refused_rows.counts)
@@ -277,27 +279,31 @@ def test_a_model_that_cannot_be_asked_leaves_no_episode(tmp_path: Path) -> None:
 
 def test_a_limit_of_inspect_counts_as_not_solved(tmp_path: Path) -> None:
     log = run(tmp_path / "logs", mock(says("fly")), "frozen_lake", tasks=2, of_eval_message_limit=4)
-    assert [one.limit and one.limit.type for one in samples(log)] == ["message", "message"]
-    assert [one.scores and one.scores["success"].value for one in samples(log)] == [0, 0]
-    for one in imported(log, tmp_path / "back"):
-        assert (one.stop_reason, one.is_success, one.num_turns) == (StopReason.MAX_TURNS, False, 1)
+    assert [sample.limit and sample.limit.type for sample in samples(log)] == ["message", "message"]
+    assert [sample.scores and sample.scores["success"].value for sample in samples(log)] == [0, 0]
+    for episode in imported(log, tmp_path / "back"):
+        assert (episode.stop_reason, episode.is_success, episode.num_turns) == (
+            StopReason.MAX_TURNS,
+            False,
+            1,
+        )
 
 
 def test_calls_of_tools_that_nobody_declared_are_words(tmp_path: Path) -> None:
-    wanted = calls(("move", {"to": "right"}), ("move", {"to": "down"}))
-    log = run(tmp_path / "logs", mock(wanted), "frozen_lake", tasks=2, max_turns=3)
-    for one in imported(log, tmp_path / "back"):
-        assert one.num_turns == 3
-        assert '{"name": "move", "arguments": {"to": "right"}}' in one.turns[0].response
-        assert one.turns[0].is_valid is False
-    assert all(one.error is None for one in samples(log))
+    answer = calls(("move", {"to": "right"}), ("move", {"to": "down"}))
+    log = run(tmp_path / "logs", mock(answer), "frozen_lake", tasks=2, max_turns=3)
+    for episode in imported(log, tmp_path / "back"):
+        assert episode.num_turns == 3
+        assert '{"name": "move", "arguments": {"to": "right"}}' in episode.turns[0].response
+        assert episode.turns[0].is_valid is False
+    assert all(sample.error is None for sample in samples(log))
 
 
 def test_more_epochs_than_siblings_are_played(tmp_path: Path) -> None:
     few = run(tmp_path / "few", mock(says("right")), "frozen_lake", tasks=2, of_eval_epochs=3)
     many = run(tmp_path / "many", mock(says("right")), "frozen_lake", tasks=2, siblings=3)
     first, second = (imported(log, tmp_path / f"back{n}") for n, log in enumerate((few, many)))
-    assert [facts(one) for one in first] == [facts(one) for one in second]
+    assert [facts(episode) for episode in first] == [facts(episode) for episode in second]
 
 
 def test_an_export_of_what_was_imported_gives_it_back(tmp_path: Path) -> None:
@@ -318,7 +324,9 @@ def test_a_log_as_json_is_imported_alike(tmp_path: Path) -> None:
     write_eval_log(log, str(tmp_path / "log.json"), format="json")
     import_run(tmp_path / "log.json", tmp_path / "json")
     back = imported(log, tmp_path / "back")
-    assert [facts(one) for one in episodes(tmp_path / "json")] == [facts(one) for one in back]
+    assert [facts(episode) for episode in episodes(tmp_path / "json")] == [
+        facts(episode) for episode in back
+    ]
 
 
 @pytest.mark.parametrize(

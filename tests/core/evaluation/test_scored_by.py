@@ -57,34 +57,34 @@ def at(table: MetricTable, key: str, step: int) -> float:
 
 
 def note(table: MetricTable, words: str) -> str:
-    (found,) = [note for note in table.notes if words in note]
-    return found
+    (noted,) = [note for note in table.notes if words in note]
+    return noted
 
 
 def test_what_a_checkpoint_sampled_is_measured_as_the_run_did(
     reader: RunReader, table: MetricTable
 ) -> None:
     """The weights after step 3 sampled step 4, and no other step."""
-    found = with_information(table, reader, by_checkpoint(reader, 3), every=1)
-    assert at(found, KEY, 4) == pytest.approx(at(table, KEY, 4), abs=1e-4)
-    assert at(found, ENTROPY, 4) == pytest.approx(at(table, ENTROPY, 4), abs=1e-4)
-    assert at(found, KEY, 1) != pytest.approx(at(table, KEY, 1), abs=1e-4)
-    assert np.isnan(at(found, ENTROPY, 1))
-    assert at(found, "info/first_turn/cross_entropy_per_token", 1) > 0
+    scored = with_information(table, reader, by_checkpoint(reader, 3), every=1)
+    assert at(scored, KEY, 4) == pytest.approx(at(table, KEY, 4), abs=1e-4)
+    assert at(scored, ENTROPY, 4) == pytest.approx(at(table, ENTROPY, 4), abs=1e-4)
+    assert at(scored, KEY, 1) != pytest.approx(at(table, KEY, 1), abs=1e-4)
+    assert np.isnan(at(scored, ENTROPY, 1))
+    assert at(scored, "info/first_turn/cross_entropy_per_token", 1) > 0
 
 
 def test_the_notes_say_which_weights(reader: RunReader, table: MetricTable) -> None:
-    found = with_information(table, reader, by_checkpoint(reader, 3), every=1)
-    assert note(found, "was scored under") == (
+    scored = with_information(table, reader, by_checkpoint(reader, 3), every=1)
+    assert note(scored, "was scored under") == (
         "I(X;Z) of 6 steps (1, 2, 3, 4, 5, 6) was scored under the checkpoint of step 3"
     )
-    assert "those weights sampled 1 of them (4)" in note(found, "not unbiased")
-    assert list(found.caveats) == ["info/"]
+    assert "those weights sampled 1 of them (4)" in note(scored, "not unbiased")
+    assert list(scored.caveats) == ["info/"]
 
 
 def test_other_metrics_stay(reader: RunReader, table: MetricTable) -> None:
     seen: list[tuple[int, int]] = []
-    found = with_information(
+    scored = with_information(
         table,
         reader,
         by_checkpoint(reader, 3),
@@ -93,15 +93,15 @@ def test_other_metrics_stay(reader: RunReader, table: MetricTable) -> None:
     )
     assert seen == [(1, 2), (2, 2)]
     kept = "reward/group_std_mean"
-    assert found.columns[kept].tolist() == table.columns[kept].tolist()
-    assert np.isnan(at(found, KEY, 2))  # measured by the run, not scored now
+    assert scored.columns[kept].tolist() == table.columns[kept].tolist()
+    assert np.isnan(at(scored, KEY, 2))  # measured by the run, not scored now
 
 
 def test_a_model_from_elsewhere(reader: RunReader, table: MetricTable, tiny_model: Path) -> None:
     """The run's own starting weights sampled step 1."""
-    found = with_information(table, reader, by_model(reader, str(tiny_model)))
-    assert str(tiny_model) in note(found, "was scored under the model")
-    assert "those weights sampled 1 of them (1)" in note(found, "not unbiased")
+    scored = with_information(table, reader, by_model(reader, str(tiny_model)))
+    assert str(tiny_model) in note(scored, "was scored under the model")
+    assert "those weights sampled 1 of them (1)" in note(scored, "not unbiased")
 
 
 def test_a_verdict_with_it(reader: RunReader) -> None:
@@ -140,8 +140,8 @@ def test_adapters(make_config: MakeConfig, tmp_path: Path) -> None:
     )
     start(config, path, SilentEvents())
     reader = open_run(path)
-    found = with_information(table_of_run(reader), reader, by_checkpoint(reader, 1), every=1)
-    assert "those weights sampled 1 of them (2)" in note(found, "not unbiased")
+    scored = with_information(table_of_run(reader), reader, by_checkpoint(reader, 1), every=1)
+    assert "those weights sampled 1 of them (2)" in note(scored, "not unbiased")
 
 
 def test_the_sample_is_whole_groups_first(reader: RunReader) -> None:

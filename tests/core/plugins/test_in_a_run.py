@@ -145,9 +145,9 @@ def test_a_stored_run_never_makes_whatif_import_its_rule(
     reader = open_run(own_run)
     with pytest.raises(WhatIfError, match="whatif runs a rule only if you name it yourself"):
         simulate(reader)
-    found = simulate(reader, {"selection.strategy": "top_p"})
-    assert found.recorded is not None
-    assert found.recorded.num_groups == 6
+    report = simulate(reader, {"selection.strategy": "top_p"})
+    assert report.recorded is not None
+    assert report.recorded.num_groups == 6
     monkeypatch.undo()
     load("selection", "own_plugins:undecided")  # what `whatif --set selection.function=` does
     assert simulate(reader).num_changed == 0

@@ -60,9 +60,9 @@ def test_the_replay_is_the_text_that_the_model_wrote(run: Path) -> None:
     reader = open_run(run)
     trajectories = reader.trajectories_of_step(1)
     chat = load_chat(resolve_model("smollm2"))
-    assert len([one for one in trajectories if one.split is Split.TRAIN]) == 16
-    for one in trajectories:
-        for turn in one.turns:
+    assert len([episode for episode in trajectories if episode.split is Split.TRAIN]) == 16
+    for episode in trajectories:
+        for turn in episode.turns:
             assert turn.prompt_tokens is not None
             assert turn.response_tokens is not None
             assert chat.decode_response(turn.response_tokens)[0] == turn.response
@@ -71,7 +71,7 @@ def test_the_replay_is_the_text_that_the_model_wrote(run: Path) -> None:
             assert "Walk over the ice to the goal." in prompt
             assert f"{turn.observation}\nReply with <think>" in prompt
             assert prompt.endswith("<|im_start|>assistant\n<think>")
-    written = {turn.response for one in trajectories for turn in one.turns}
+    written = {turn.response for episode in trajectories for turn in episode.turns}
     assert len(written) > 16  # sampled at temperature 1: hardly two alike
 
 
@@ -85,17 +85,17 @@ def test_a_demonstration_has_the_tokens_that_a_rollout_records(run: Path) -> Non
     chat = load_chat(resolve_model("smollm2"))
     group = config.envs.train[0]
     lesson = Lesson(group=group, context=config.context, episodes=8, careful=0.5)
-    for one in demonstrate(lesson, seed=0):
+    for demo in demonstrate(lesson, seed=0):
         world = registry.make(group.env, **group.params)
         conversation = Conversation(
-            chat, config.context, one.instructions, is_one_action=group.is_one_action
+            chat, config.context, demo.instructions, is_one_action=group.is_one_action
         )
-        observation = world.reset(one.env_seed, one.noise_seed)
+        observation = world.reset(demo.env_seed, demo.noise_seed)
         recorded: list[int] = []
-        for _, reply in one.exchanges:
+        for _, reply in demo.exchanges:
             prompt = conversation.prompt(observation).tokens.tolist()
             response = chat.encode_response(reply.content.removeprefix("<think>"))
             action = conversation.respond(response).parsed.actions[0]
             recorded = [*prompt, *response.tolist()]
             observation = world.step(action).observation
-        assert encode(one, chat, force_think=True, prompt_weight=0).tokens.tolist() == recorded
+        assert encode(demo, chat, force_think=True, prompt_weight=0).tokens.tolist() == recorded

@@ -74,13 +74,13 @@ def lockstep(make_config: MakeConfig) -> RolloutBatch:
 
 def assert_same_turn(left: Turn, right: Turn) -> None:
     for name in Turn.__dataclass_fields__:
-        one, other = getattr(left, name), getattr(right, name)
+        first, other = getattr(left, name), getattr(right, name)
         if name in ("logprobs", "entropies"):
-            np.testing.assert_allclose(one, other, atol=1e-4)
-        elif isinstance(one, np.ndarray):
-            assert one.tolist() == other.tolist()
+            np.testing.assert_allclose(first, other, atol=1e-4)
+        elif isinstance(first, np.ndarray):
+            assert first.tolist() == other.tolist()
         elif name != "support":
-            assert one == other, name
+            assert first == other, name
 
 
 def assert_same(left: Trajectory, right: Trajectory) -> None:
@@ -88,14 +88,14 @@ def assert_same(left: Trajectory, right: Trajectory) -> None:
         if name not in ("turns", "duration_s"):
             assert getattr(left, name) == getattr(right, name), name
     assert len(left.turns) == len(right.turns)
-    for one, other in zip(left.turns, right.turns, strict=True):
-        assert_same_turn(one, other)
+    for first, other in zip(left.turns, right.turns, strict=True):
+        assert_same_turn(first, other)
 
 
 def assert_same_batch(left: RolloutBatch, right: RolloutBatch) -> None:
     assert [len(group) for group in left.groups] == [len(group) for group in right.groups]
-    for one, other in zip(left.trajectories, right.trajectories, strict=True):
-        assert_same(one, other)
+    for first, other in zip(left.trajectories, right.trajectories, strict=True):
+        assert_same(first, other)
 
 
 @pytest.mark.long

@@ -175,12 +175,12 @@ def test_a_folder_gives_the_ids_of_its_own_file(chatml_tokenizer, tmp_path):
     config = json.loads(path.read_text())
     path.write_text(json.dumps(config | {"tokenizer_class": "Qwen2Tokenizer"}))
     text = "room 123 4"
-    wanted = chatml_tokenizer.encode(text, add_special_tokens=False)
+    tokens = chatml_tokenizer.encode(text, add_special_tokens=False)
     loaded = load_tokenizer(tmp_path)
-    assert ChatFormat(loaded).encode(text) == wanted
+    assert ChatFormat(loaded).encode(text) == tokens
     assert loaded.chat_template == chatml_tokenizer.chat_template
     assert loaded.eos_token_id == chatml_tokenizer.eos_token_id
-    assert AutoTokenizer.from_pretrained(tmp_path).encode(text, add_special_tokens=False) != wanted
+    assert AutoTokenizer.from_pretrained(tmp_path).encode(text, add_special_tokens=False) != tokens
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):

@@ -7,10 +7,10 @@ import pytest
 
 from echoscope.core.config.context import ContextConfig
 from echoscope.core.rollout.chat import ChatFormat, ChatFormatError
-from echoscope.core.rollout.context import Conversation, Prompt, Reading, format_hint
+from echoscope.core.rollout.context import Conversation, Prompt, ResponseReading, format_hint
 
 
-def read_response(chat: ChatFormat, config: ContextConfig, tokens: np.ndarray) -> Reading:
+def read_response(chat: ChatFormat, config: ContextConfig, tokens: np.ndarray) -> ResponseReading:
     conversation = Conversation(chat, config)
     conversation.prompt("S1")
     return conversation.respond(tokens)
@@ -220,6 +220,6 @@ def test_the_hint_names_no_separator_where_a_reply_is_one_action(chat):
         for turn in range(2):
             conversation.prompt(f"S{turn}")
             conversation.respond(chat.encode_response("<answer>Left</answer>"))
-        shown = chat.tokenizer.decode(conversation.prompt("S2").tokens)
-        assert shown.count("Reply with") == 3
-        assert (";;" in shown) != is_one_action
+        prompt = chat.tokenizer.decode(conversation.prompt("S2").tokens)
+        assert prompt.count("Reply with") == 3
+        assert (";;" in prompt) != is_one_action

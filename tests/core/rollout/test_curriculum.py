@@ -78,9 +78,9 @@ def test_the_running_success_forgets_slowly() -> None:
     rollouts = made_up_rollouts()  # lake: groups 0 and 2, bandit: group 1, solved
     rates = {}
     for tag in ("lake", "bandit"):
-        known = [t.is_success for t in rollouts.trajectories if t.tag == tag]
-        known = [float(one) for one in known if one is not None]
-        rates[tag] = sum(known) / len(known)
+        outcomes = [t.is_success for t in rollouts.trajectories if t.tag == tag]
+        outcomes = [float(success) for success in outcomes if success is not None]
+        rates[tag] = sum(outcomes) / len(outcomes)
     first = note_success({"old": 0.3}, rollouts)
     assert first == pytest.approx({"old": 0.3, **rates})
     second = note_success({"lake": 0.9, "bandit": 0.5}, rollouts)
@@ -90,8 +90,8 @@ def test_the_running_success_forgets_slowly() -> None:
 
 
 def test_metrics_say_what_it_did() -> None:
-    found = curriculum_metrics(three(), [2, 1, 13], {"a": 0.1})
-    assert found == {
+    metrics = curriculum_metrics(three(), [2, 1, 13], {"a": 0.1})
+    assert metrics == {
         "curriculum/a/group_frac": 2 / 16,
         "curriculum/a/success": 0.1,
         "curriculum/b/group_frac": 1 / 16,
@@ -166,9 +166,9 @@ def test_what_is_hopeless_draws_less(run: Path) -> None:
 def test_a_resumed_run_and_a_branch_repeat_it(run: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     shutil.copytree(run, again)
-    for found in list_checkpoints(again):
-        if read_state(found).step > 1:
-            shutil.rmtree(found)
+    for checkpoint in list_checkpoints(again):
+        if read_state(checkpoint).step > 1:
+            shutil.rmtree(checkpoint)
     assert resume(again, SilentEvents()) == "finished"
     assert_same_recording(run, again)
     plan = plan_branch(run, checkpoint=2)

@@ -74,39 +74,39 @@ def test_siblings_are_not_independent_trials() -> None:
 
 def test_a_probe_has_the_same_numbers_under_its_own_name() -> None:
     batch = RolloutBatch(groups=((trajectory(0, 0, True),),))
-    found = evaluation_metrics(batch, Split.PROBE)
-    assert {key.replace("probe/", "eval/"): value for key, value in found.items()} == (
+    metrics = evaluation_metrics(batch, Split.PROBE)
+    assert {key.replace("probe/", "eval/"): value for key, value in metrics.items()} == (
         evaluation_metrics(batch)
     )
 
 
 def test_tags_are_told_apart_and_added_up() -> None:
     groups = ((trajectory(0, 0, True),), (trajectory(1, 0, False, "cave"),))
-    found = evaluation_metrics(RolloutBatch(groups=groups))
-    assert found["eval/lake/success_rate"] == 1.0
-    assert found["eval/cave/success_rate"] == 0.0
-    assert found["eval/all/success_rate"] == 0.5
-    assert found["eval/all/num_tasks"] == 2.0
+    metrics = evaluation_metrics(RolloutBatch(groups=groups))
+    assert metrics["eval/lake/success_rate"] == 1.0
+    assert metrics["eval/cave/success_rate"] == 0.0
+    assert metrics["eval/all/success_rate"] == 0.5
+    assert metrics["eval/all/num_tasks"] == 2.0
 
 
 def test_a_world_that_cannot_tell_gives_no_number() -> None:
-    found = evaluation_metrics(RolloutBatch(groups=((trajectory(0, 0, None),),)))
-    assert math.isnan(found["eval/lake/success_rate"])
-    assert math.isnan(found["eval/lake/success_rate_low"])
-    assert math.isnan(found["eval/lake/pass_at_1"])
-    assert found["eval/lake/num_tasks"] == 0.0
+    metrics = evaluation_metrics(RolloutBatch(groups=((trajectory(0, 0, None),),)))
+    assert math.isnan(metrics["eval/lake/success_rate"])
+    assert math.isnan(metrics["eval/lake/success_rate_low"])
+    assert math.isnan(metrics["eval/lake/pass_at_1"])
+    assert metrics["eval/lake/num_tasks"] == 0.0
 
 
 def test_a_task_nobody_could_judge_does_not_spoil_the_others() -> None:
     groups = ((trajectory(0, 0, True),), (trajectory(1, 0, None),))
-    found = evaluation_metrics(RolloutBatch(groups=groups))
+    metrics = evaluation_metrics(RolloutBatch(groups=groups))
     low, high = wilson_interval(1, 1)
-    assert found["eval/lake/success_rate"] == 1.0
-    assert (found["eval/lake/success_rate_low"], found["eval/lake/success_rate_high"]) == (
+    assert metrics["eval/lake/success_rate"] == 1.0
+    assert (metrics["eval/lake/success_rate_low"], metrics["eval/lake/success_rate_high"]) == (
         low,
         high,
     )
-    assert found["eval/lake/num_tasks"] == 1.0
+    assert metrics["eval/lake/num_tasks"] == 1.0
 
 
 @pytest.mark.parametrize("num_samples", [1, 4, 7])
@@ -129,13 +129,13 @@ def test_pass_at_k_in_an_evaluation() -> None:
             for p, row in enumerate(table)
         )
     )
-    found = evaluation_metrics(batch, pass_at=(1, 2, 4))
-    assert found["eval/lake/pass_at_1"] == pytest.approx((1 / 4 + 2 / 3 + 0) / 3)
-    assert found["eval/lake/pass_at_1"] == pytest.approx(found["eval/lake/success_rate"])
-    assert found["eval/lake/pass_at_2"] == pytest.approx((2 / 4 + 1 + 0) / 3)
-    assert found["eval/lake/pass_at_4"] == pytest.approx((1 + 0) / 2)
+    metrics = evaluation_metrics(batch, pass_at=(1, 2, 4))
+    assert metrics["eval/lake/pass_at_1"] == pytest.approx((1 / 4 + 2 / 3 + 0) / 3)
+    assert metrics["eval/lake/pass_at_1"] == pytest.approx(metrics["eval/lake/success_rate"])
+    assert metrics["eval/lake/pass_at_2"] == pytest.approx((2 / 4 + 1 + 0) / 3)
+    assert metrics["eval/lake/pass_at_4"] == pytest.approx((1 + 0) / 2)
     low, high = wilson_interval(0.5, 2)
-    assert (found["eval/lake/pass_at_4_low"], found["eval/lake/pass_at_4_high"]) == (low, high)
+    assert (metrics["eval/lake/pass_at_4_low"], metrics["eval/lake/pass_at_4_high"]) == (low, high)
 
 
 def test_pass_at_k_needs_as_many_samples(make_config: Callable[..., RunConfig]) -> None:

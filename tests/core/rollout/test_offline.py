@@ -62,12 +62,12 @@ def test_stored_steps_come_in_order_and_start_again(stored: Path, make_config: M
         rollouts = source.collect(step, make_config())
         assert (rollouts.num_groups, rollouts.group_size) == (2, 4)
         before = [t for t in reader.trajectories_of_step(original) if t.split is Split.TRAIN]
-        for found, old in zip(rollouts.trajectories, before, strict=True):
-            assert found.step == step
-            assert found.id == f"t{step:08d}-{found.index:05d}"
-            assert found.source == f"stored/{old.id}"
-            assert (found.group_index, found.sibling_index) == (old.group_index, old.sibling_index)
-            assert content(found) == content(old)
+        for now, old in zip(rollouts.trajectories, before, strict=True):
+            assert now.step == step
+            assert now.id == f"t{step:08d}-{now.index:05d}"
+            assert now.source == f"stored/{old.id}"
+            assert (now.group_index, now.sibling_index) == (old.group_index, old.sibling_index)
+            assert content(now) == content(old)
 
 
 def test_on_the_same_weights_the_stored_ratio_is_one(

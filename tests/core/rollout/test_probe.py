@@ -55,7 +55,7 @@ def test_it_is_stored_beside_training_and_evaluation(probed: tuple[Path, Listene
         "probe/frozen_lake/num_tasks",
         "time/probe_s",
     } <= set(reader.metric_keys())
-    assert [(one.step, one.phase) for one in listener.seen[:5]] == [
+    assert [(seen.step, seen.phase) for seen in listener.seen[:5]] == [
         (0, "eval"),
         (0, "eval"),
         (1, "train"),
@@ -92,10 +92,10 @@ def test_its_tasks_are_its_own_and_the_same_each_time(probed: tuple[Path, Listen
     for row in rows.to_pylist():
         here = seeds.setdefault((row["split"], row["step"]), [])
         here.append((row["env_seed"], row["noise_seed"]))
-    of_probes = [found for (split, _), found in seeds.items() if split == "probe"]
+    of_probes = [pairs for (split, _), pairs in seeds.items() if split == "probe"]
     assert of_probes == [of_probes[0]] * 5
     assert len(set(of_probes[0])) == 3
-    others = {pair for (split, _), found in seeds.items() if split != "probe" for pair in found}
+    others = {pair for (split, _), pairs in seeds.items() if split != "probe" for pair in pairs}
     assert not others & set(of_probes[0])
 
 
@@ -162,9 +162,9 @@ def test_a_resumed_run_repeats_it(probed: tuple[Path, Listener], tmp_path: Path)
     for step in (0, 1, 3):
         again = tmp_path / f"from_{step}"
         shutil.copytree(whole, again)
-        for found in list_checkpoints(again):
-            if read_state(found).step > step:
-                shutil.rmtree(found)
+        for checkpoint in list_checkpoints(again):
+            if read_state(checkpoint).step > step:
+                shutil.rmtree(checkpoint)
         assert resume(again, SilentEvents()) == "finished"
         assert_same_recording(whole, again)
 
@@ -175,8 +175,8 @@ def test_it_needs_no_evaluation(make_config: MakeConfig, tmp_path: Path) -> None
     config = make_config("probe.every=2", "steps=3", "checkpoint.every=0", *NO_EVALUATION)
     start(config, tmp_path / "run", SilentEvents())
     assert set(metric(tmp_path / "run", SUCCESS, phase="eval")) == {0, 2}
-    for found in list_checkpoints(tmp_path / "run"):
-        shutil.rmtree(found)
+    for checkpoint in list_checkpoints(tmp_path / "run"):
+        shutil.rmtree(checkpoint)
     listener = Listener()
     resume(tmp_path / "run", listener)
     assert (0, "probe") not in listener.phases
@@ -245,7 +245,7 @@ def test_its_tasks_are_spread_over_the_environments_of_training(make_config: Mak
 
 def test_an_untrained_policy_scores_what_chance_gives(probed: tuple[Path, Listener]) -> None:
     """Random bytes are no action: success is 0 of 3, with Wilson's interval around it."""
-    values = next(one.values for one in probed[1].seen if SUCCESS in one.values)
+    values = next(seen.values for seen in probed[1].seen if SUCCESS in seen.values)
     assert values[SUCCESS] == 0
     assert values["probe/frozen_lake/num_tasks"] == 3
     np.testing.assert_allclose(values[f"{SUCCESS}_high"], 0.5615, atol=1e-4)

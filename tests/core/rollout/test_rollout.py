@@ -361,7 +361,7 @@ def test_every_response_has_a_seed_of_its_own_that_only_its_place_decides(chat):
         (7, Split.TRAIN, 3, 1, 0),
         (7, Split.TRAIN, 3, 0, 1),
     ]
-    seeds = [sampling_seed(*place) for place in places]
+    seeds = [sampling_seed(*key) for key in places]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in seeds)
 
@@ -449,9 +449,9 @@ def test_on_policy_ratio_is_one_on_exactly_what_was_sampled(policy, chat, histor
 
 def test_the_same_seeds_give_the_same_rollouts(policy, chat):
     first, second = real_rollouts(policy, chat), real_rollouts(policy, chat)
-    for one, other in zip(first.trajectories, second.trajectories, strict=True):
-        assert one.prompt_key == other.prompt_key
-        for turn, again in zip(one.turns, other.turns, strict=True):
+    for left, other in zip(first.trajectories, second.trajectories, strict=True):
+        assert left.prompt_key == other.prompt_key
+        for turn, again in zip(left.turns, other.turns, strict=True):
             assert turn.response_tokens.tolist() == again.response_tokens.tolist()
             assert turn.logprobs.tolist() == again.logprobs.tolist()
 

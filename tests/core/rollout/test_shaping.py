@@ -157,11 +157,11 @@ def test_apply_fills_every_turn_and_leaves_the_rest():
         prompt_key="0" * 16,
     )
     shaped = apply(trajectory, resolve([term("format", name="bonus", weight=0.5)]))
-    assert [dict(one.shaping) for one in shaped.turns] == [{"bonus": 0.5}, {"bonus": 0.0}]
+    assert [dict(each.shaping) for each in shaped.turns] == [{"bonus": 0.5}, {"bonus": 0.0}]
     assert shaped.env_return == 1.0
     assert shaped.episode_return == pytest.approx(1.4)
     assert shaped.reward_terms == pytest.approx({"env": 1.0, "format": -0.1, "bonus": 0.5})
-    assert [dict(one.shaping) for one in apply(shaped, None).turns] == [{}, {}]
+    assert [dict(each.shaping) for each in apply(shaped, None).turns] == [{}, {}]
 
 
 def test_a_shaping_function_that_exits_is_an_error_of_one_line() -> None:

@@ -14,7 +14,7 @@ from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig, SamplingConfig
 from echoscope.core.rollout.chat import ChatFormat, ChatFormatError, load_tokenizer
 from echoscope.core.rollout.context import Conversation
-from echoscope.core.rollout.stop_strings import ReplyWatch, Stopping
+from echoscope.core.rollout.stop_strings import Stopping, StopStringWatch
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.store.reader import open_run
@@ -23,7 +23,7 @@ from echoscope.store.records import FinishReason
 STOP = FinishReason.STOP
 
 
-def followed(watch: ReplyWatch, tokens: list[int]) -> tuple[int, FinishReason | None]:
+def followed(watch: StopStringWatch, tokens: list[int]) -> tuple[int, FinishReason | None]:
     """How many tokens a reply has in the end, and why it ended."""
     for number, token in enumerate(tokens, start=1):
         reason = watch.ends(token)
@@ -36,7 +36,7 @@ def followed(watch: ReplyWatch, tokens: list[int]) -> tuple[int, FinishReason | 
 def test_a_stop_string_ends_a_reply_with_the_token_that_completes_it(any_tokenizer, stop) -> None:
     chat = ChatFormat(any_tokenizer)
     tokens = chat.encode(f"I go <up> héé </answer> \U0001f600! and {stop} more")
-    number, reason = followed(ReplyWatch(chat, (stop, "never")), tokens)
+    number, reason = followed(StopStringWatch(chat, (stop, "never")), tokens)
     assert reason is STOP
     assert stop in chat.decode(tokens[:number])
     assert stop not in chat.decode(tokens[: number - 1])
@@ -44,7 +44,7 @@ def test_a_stop_string_ends_a_reply_with_the_token_that_completes_it(any_tokeniz
 
 def test_words_of_the_prompt_are_no_part_of_a_stop_string(any_tokenizer) -> None:
     chat = ChatFormat(any_tokenizer)
-    assert followed(ReplyWatch(chat, ("ab",)), chat.encode("b a c"))[1] is None
+    assert followed(StopStringWatch(chat, ("ab",)), chat.encode("b a c"))[1] is None
 
 
 def test_stop_ids_join_those_of_the_model(shipped_tokenizer) -> None:

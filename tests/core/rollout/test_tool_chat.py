@@ -41,7 +41,7 @@ def test_the_prompts_are_what_the_template_writes(chat: ChatFormat) -> None:
     conversation = Conversation(chat, ContextConfig(**BARE, system="Buy."), tools=[LOOKUP])
     spelled = spell_call("lookup", {"item": "tea"}, conversation.tool_format)
     replies = [spelled + " " + spelled, spelled, "<answer>4"]
-    shown = [
+    chat_messages = [
         [Message(role="user", content="What does tea cost?")],
         [result('tea: 4 "euro"\n<|im_end|><|eot_id|>'), result("jam: 5")],
         [result("honey: é")],
@@ -49,10 +49,10 @@ def test_the_prompts_are_what_the_template_writes(chat: ChatFormat) -> None:
     ]
     dialogue = [{"role": "system", "content": "Buy."}]
     tokenizer = chat.tokenizer
-    for turn, messages in enumerate(shown):
+    for turn, messages in enumerate(chat_messages):
         prompt = conversation.prompt(seen(*messages) if turn else messages[0].content)
         dialogue += [{"role": m.role, "content": m.content} for m in messages]
-        wanted = tokenizer.apply_chat_template(
+        expected = tokenizer.apply_chat_template(
             dialogue,
             tools=[LOOKUP.as_json()],
             chat_template="{%- macro strftime_now(f) -%}2024-07-26{%- endmacro -%}"
@@ -60,7 +60,7 @@ def test_the_prompts_are_what_the_template_writes(chat: ChatFormat) -> None:
             tokenize=False,
             add_generation_prompt=True,
         )
-        assert chat.decode(prompt.tokens) == wanted
+        assert chat.decode(prompt.tokens) == expected
         if turn < len(replies):
             response = chat.encode_response(replies[turn])
             conversation.respond(response)
@@ -128,8 +128,8 @@ def test_a_window_asks_the_question_again(chat: ChatFormat) -> None:
     conversation.prompt("What does tea cost?")
     conversation.respond(chat.encode_response("x"))
     text = chat.decode(conversation.prompt(seen(result("tea: 4"))).tokens)
-    wanted = "What does tea cost?\n<tool_response>\ntea: 4\n</tool_response>"
-    assert wanted in text
+    expected = "What does tea cost?\n<tool_response>\ntea: 4\n</tool_response>"
+    assert expected in text
     assert text.count("tea: 4") == 1
 
 
@@ -147,9 +147,9 @@ def test_without_tools_in_the_template_they_stand_in_the_system_message(any_toke
     response = chat.encode_response("x")
     conversation.respond(response)
     later = conversation.prompt(seen(result("4"), Message(role="user", content="Go on."))).tokens
-    wanted = "<tool_response>\n4\n</tool_response>\nGo on."
+    turn = "<tool_response>\n4\n</tool_response>\nGo on."
     assert later.tolist() == [
-        *first, *response, *chat.to_user(response), *chat.encode(wanted), *chat.to_assistant(False)
+        *first, *response, *chat.to_user(response), *chat.encode(turn), *chat.to_assistant(False)
     ]  # fmt: skip
 
 
@@ -213,11 +213,11 @@ def test_a_chat_opens_with_its_messages(chat: ChatFormat) -> None:
     )
     conversation = Conversation(chat, ContextConfig(**BARE, system="Unused."), "No rules.")
     text = chat.decode(conversation.prompt(seen(*opening)).tokens)
-    wanted = chat.tokenizer.apply_chat_template(
+    expected = chat.tokenizer.apply_chat_template(
         [{"role": m.role, "content": m.content} for m in opening],
         chat_template="{%- macro strftime_now(f) -%}2024-07-26{%- endmacro -%}"
         + chat.tokenizer.chat_template,
         tokenize=False,
         add_generation_prompt=True,
     )
-    assert text == wanted
+    assert text == expected

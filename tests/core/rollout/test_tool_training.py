@@ -107,12 +107,12 @@ def test_tool_results_carry_no_loss(chat: ChatFormat) -> None:
     ids, mask = batch.input_ids[0].numpy(), batch.loss_mask[0].numpy()
     end = chat.decode([chat.turn_end_id])
     assert chat.decode(ids[mask]) == "".join(reply + end for reply in replies)
-    shown = chat.decode(ids[~mask])
+    prompt = chat.decode(ids[~mask])
     first, second, third = trajectory.turns
     prices = [call.result for call in first.calls]
     assert prices == [prices[0]] * 2
-    assert shown.count(prices[0]) == 2
-    assert shown.count("Error: the call is not JSON") == 1
+    assert prompt.count(prices[0]) == 2
+    assert prompt.count("Error: the call is not JSON") == 1
     assert (second.is_valid, second.format_penalty) == (False, -0.1)
     assert second.observation == f"{prices[0]}\n{prices[0]}"
     assert third.actions == ("answer 4",)
@@ -139,8 +139,8 @@ def test_the_log_probs_of_a_row_with_results_are_those_of_its_sampled_tokens(
         outputs = policy.outputs(batch)
         logprobs = policy.model(batch.input_ids).logits[0].float().log_softmax(-1)
     for column, is_sampled in enumerate(batch.loss_mask[0].tolist()):
-        wanted = float(logprobs[column - 1, row[column]]) if is_sampled else 0.0
-        assert float(outputs.logprobs[0, column]) == pytest.approx(wanted, abs=1e-4)
+        expected = float(logprobs[column - 1, row[column]]) if is_sampled else 0.0
+        assert float(outputs.logprobs[0, column]) == pytest.approx(expected, abs=1e-4)
 
 
 class HalfCaller(BatchEngine):
@@ -207,25 +207,25 @@ def test_the_tool_environment_trains_three_steps(
 def test_a_demonstration_is_token_for_token_what_a_rollout_would_record(chat: ChatFormat) -> None:
     """Teacher's episodes with tools, for every template."""
     lesson = Lesson(group=SHOP, context=BARE, episodes=4, careful=0.8, nonsense=0.2)
-    for one in demonstrate(lesson, seed=1):
-        row = encode(one, chat, force_think=True, prompt_weight=0.0)
+    for demo in demonstrate(lesson, seed=1):
+        row = encode(demo, chat, force_think=True, prompt_weight=0.0)
         trained = np.flatnonzero(row.weights)
         end = chat.decode([chat.turn_end_id])
         said = [
             reply.content.removeprefix("<think>")
             + "".join(
-                spell_call(*call, Conversation(chat, BARE, tools=one.tools).tool_format)
+                spell_call(*call, Conversation(chat, BARE, tools=demo.tools).tool_format)
                 for call in reply.calls
             )
             + end
-            for _, reply in one.exchanges
+            for _, reply in demo.exchanges
             if reply.train
         ]
         assert chat.decode(row.tokens[trained]) == "".join(said)
-        shown = chat.decode(row.tokens)
-        for asked, _ in one.exchanges[1:]:
+        prompt = chat.decode(row.tokens)
+        for asked, _ in demo.exchanges[1:]:
             assert all(message.role == "tool" for message in asked)
-            assert all(message.content.split(":")[0] in shown for message in asked)
+            assert all(message.content.split(":")[0] in prompt for message in asked)
 
 
 def test_a_broken_call_is_not_what_a_later_reader_takes_for_a_call(chat: ChatFormat) -> None:

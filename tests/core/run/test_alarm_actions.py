@@ -75,7 +75,7 @@ def test_lost_success_on_the_probe_stops_the_run(tmp_path: Path) -> None:
     success = metric(path, alarm.metric, phase="eval")
     assert success[alarm.step] < 0.5 * max(success.values())
     assert (info.status, info.last_step) == ("stopped", alarm.step)
-    assert [read_state(found).step for found in list_checkpoints(path)] == [alarm.step]
+    assert [read_state(checkpoint).step for checkpoint in list_checkpoints(path)] == [alarm.step]
     state = only_command(path)
     assert (state.command.action, state.command.issued_by) == (
         CommandAction.STOP,
@@ -104,7 +104,7 @@ def test_gradients_out_of_range_stop_the_run(make_config: MakeConfig, tmp_path: 
     assert start(config, path, SilentEvents()) == "stopped"
     alarm, info = raised(path, "NON_FINITE"), open_run(path).info()
     assert (info.status, info.last_step, alarm.step) == ("stopped", 1, 1)
-    assert [read_state(found).step for found in list_checkpoints(path)] == [1]
+    assert [read_state(checkpoint).step for checkpoint in list_checkpoints(path)] == [1]
     assert only_command(path).command.issued_by == "alarm NON_FINITE"
     assert resume(path, SilentEvents()) == "stopped"
     assert open_run(path).info().last_step == 3
@@ -298,7 +298,7 @@ def test_the_checkpoint_before_the_onset_and_a_requested_one_are_never_deleted(
     watcher = RaisesAtFour(earliest_onset_step=4)
     monkeypatch.setattr(build, "user_observers", lambda config: [watcher])
     start(config, path, listener)
-    assert [checkpoint_step(found) for found in list_checkpoints(path)] == [1, 3, 6, 7]
+    assert [checkpoint_step(checkpoint) for checkpoint in list_checkpoints(path)] == [1, 3, 6, 7]
     records = open_run(path).checkpoints()
     assert [(r.step, r.reason) for r in records][:2] == [(1, "command"), (3, "schedule")]
     assert any("the checkpoint of step 3 is from before step 4" in m for m in listener.messages)

@@ -216,9 +216,9 @@ def test_nothing_to_branch_from(make_config: MakeConfig, parent: Path, tmp_path:
         plan_branch(tmp_path)
     copy = tmp_path / "copy"
     shutil.copytree(parent, copy)
-    for found in list_checkpoints(copy):
-        assert read_state(found).config.branched_from is None
-        shutil.rmtree(found)
+    for checkpoint in list_checkpoints(copy):
+        assert read_state(checkpoint).config.branched_from is None
+        shutil.rmtree(checkpoint)
     with pytest.raises(ConfigError, match="has no checkpoint yet"):
         plan_branch(copy)
     config = make_config("branched_from={run_id: x, step: 1}")

@@ -77,20 +77,20 @@ def test_weights_and_optimizer_come_back_bit_for_bit(
     make_config: MakeConfig, tmp_path: Path, variant: str
 ) -> None:
     config = make_config("optim.lr=1e-2", *VARIANTS[variant])
-    one, two = make_bench(config), make_bench(config)
-    batches = [one.batch(step) for step in (1, 2, 3)]
+    first, two = make_bench(config), make_bench(config)
+    batches = [first.batch(step) for step in (1, 2, 3)]
     for step in (1, 2):
-        update(one.policy, one.optimizer, batches[step - 1], config, step)
-    save(one, tmp_path, step=2)
+        update(first.policy, first.optimizer, batches[step - 1], config, step)
+    save(first, tmp_path, step=2)
     load_weights(checkpoint_path(tmp_path, 2), two.learner)
-    assert two.policy.version == one.policy.version == 2
-    for bench in (one, two):
+    assert two.policy.version == first.policy.version == 2
+    for bench in (first, two):
         update(bench.policy, bench.optimizer, batches[2], config, 3)
-    expected, found = one.weights(), two.weights()
-    assert expected.keys() == found.keys()
+    expected, loaded = first.weights(), two.weights()
+    assert expected.keys() == loaded.keys()
     for name, weight in expected.items():
-        assert torch.equal(found[name], weight), name
-    states = one.optimizer.state_tensors(), two.optimizer.state_tensors()
+        assert torch.equal(loaded[name], weight), name
+    states = first.optimizer.state_tensors(), two.optimizer.state_tensors()
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[1][name], tensor) for name, tensor in states[0].items())
 

@@ -230,8 +230,8 @@ def test_every_label_has_its_curve_and_every_curve_its_label() -> None:
 @pytest.mark.parametrize("name", RECORDED)
 def test_labels_follow_from_the_curves(name: str) -> None:
     entry = json.loads((RUNS / "labels.json").read_text(encoding="utf-8"))["runs"][name]
-    found = outcome_of(read_metrics(RUNS / f"{name}.csv")).to_json()
-    assert {key: entry[key] for key in found} == found
+    outcome = outcome_of(read_metrics(RUNS / f"{name}.csv")).to_json()
+    assert {key: entry[key] for key in outcome} == outcome
 
 
 def test_each_kind_was_recorded_as_what_it_is() -> None:
@@ -290,5 +290,5 @@ def test_template_collapse_pauses_its_run_and_the_verdict_shows_the_template(
     assert "reasonings of the first turns share one template" in verdict.text
     assert "___" in verdict.text
     assert verdict.exemplars
-    known = {trajectory.id for trajectory in reader.trajectories_of_step(paused)}
-    assert {place.trajectory_id for place in verdict.exemplars} <= known
+    ids = {trajectory.id for trajectory in reader.trajectories_of_step(paused)}
+    assert {shown.trajectory_id for shown in verdict.exemplars} <= ids

@@ -48,7 +48,7 @@ def kill_in(trainer: TrainerProcess, phase: str, step: int, delay_s: float) -> N
     is_over = False
     while trainer.is_alive and not is_over:
         told = [line.split(" ") for line in trainer.text.split(";\n")[:-1]]
-        is_over = any(int(at) >= step and name == phase for at, name in told)
+        is_over = any(int(number) >= step and name == phase for number, name in told)
         time.sleep(0.0005)  # the trainer needs the processor
     time.sleep(delay_s)
     trainer.kill()
@@ -120,19 +120,19 @@ def test_killed_in_each_phase(config: RunConfig, whole: Path, tmp_path: Path) ->
 @pytest.mark.timeout(7200)
 def test_killed_at_many_random_instants(config: RunConfig, whole: Path, tmp_path: Path) -> None:
     """As often as the environment variable ECHOSCOPE_KILLS says."""
-    wanted = int(os.environ.get("ECHOSCOPE_KILLS", "100"))
+    asked_kills = int(os.environ.get("ECHOSCOPE_KILLS", "100"))
     rng, total, num_runs = np.random.default_rng([1, draw()]), 0, 0
-    while total < wanted:
+    while total < asked_kills:
         folder = tmp_path / str(num_runs)
         folder.mkdir()
         plan = [
             (str(rng.choice(PHASES)), index, float(rng.uniform(0, 10 * MAX_DELAY_S)))
-            for index in range(min(STEPS, wanted - total))
+            for index in range(min(STEPS, asked_kills - total))
         ]
         path, num_kills = kill_and_resume(folder, config, plan)
         assert_same_recording(whole, path)
         total, num_runs = total + num_kills, num_runs + 1
-    assert total >= wanted
+    assert total >= asked_kills
 
 
 # -- alarms that act ------------------------------------------------------------------------------
@@ -182,8 +182,8 @@ def kill_until_finished(
 def check_stops(path: Path) -> None:
     """No stop was lost: the run passed neither step without one that was applied."""
     assert open_run(path).info().status == "finished"
-    found = applied_stops(path)
-    assert {step: found.get(step, "")[: len(name)] for step, name in STOPS.items()} == STOPS
+    stops = applied_stops(path)
+    assert {step: stops.get(step, "")[: len(name)] for step, name in STOPS.items()} == STOPS
     assert verify(path).problems == ()
     assert open_run(path).warnings == []
 
@@ -202,12 +202,12 @@ def test_killed_at_many_random_instants_with_alarm_actions_on(
     alarmed: RunConfig, tmp_path: Path
 ) -> None:
     """As often as the environment variable ECHOSCOPE_KILLS says."""
-    wanted = int(os.environ.get("ECHOSCOPE_KILLS", "100"))
+    asked_kills = int(os.environ.get("ECHOSCOPE_KILLS", "100"))
     rng, total, num_runs = np.random.default_rng([2, draw()]), 0, 0
-    while total < wanted:
+    while total < asked_kills:
         folder = tmp_path / str(num_runs)
         folder.mkdir()
-        size = min(5, wanted - total)
+        size = min(5, asked_kills - total)
         phases = [str(rng.choice(["rollout", "update", "checkpoint"])) for _ in range(size)]
         delays_s = [float(rng.uniform(0, 3 * MAX_DELAY_S)) for _ in range(size)]
         path, num_kills = kill_until_finished(folder, alarmed, delays_s, phases)

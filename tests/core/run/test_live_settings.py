@@ -82,8 +82,8 @@ class History:
         mailbox = Mailbox(self.path, seen_ids=writer.seen_command_ids)
         control = Control(mailbox, self.path.name, replay)
         self._build(writer, self.checkpoints.get(step, self.first), step, control)
-        self.checkpoints = {at: c for at, c in self.checkpoints.items() if at <= step}
-        self.held = {at: values for at, values in self.held.items() if at <= step}
+        self.checkpoints = {number: c for number, c in self.checkpoints.items() if number <= step}
+        self.held = {number: values for number, values in self.held.items() if number <= step}
 
     def branch(self, path: Path, step: int) -> History:
         made = History(path, self.checkpoints[step], start=step)
@@ -176,8 +176,8 @@ def test_a_threshold_of_a_killed_attempt_is_not_what_held(
     for _ in range(3):
         run.train()
     run.check()
-    found = alarm_settings(open_run(run.path))
-    assert [found.at(step).thresholds.get("spread") for step in (4, 5, 6, 7)] == [None, 3, 3, 3]
+    limits = alarm_settings(open_run(run.path))
+    assert [limits.at(step).thresholds.get("spread") for step in (4, 5, 6, 7)] == [None, 3, 3, 3]
     run.kill()
 
 

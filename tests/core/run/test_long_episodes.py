@@ -52,12 +52,12 @@ def test_a_prompt_shows_the_last_four_turns_and_no_other(run: RunReader) -> None
     decode = AutoTokenizer.from_pretrained(SHIPPED).decode
     for trajectory in run.trajectories_of_step(1):
         for turn in trajectory.turns:
-            shown = trajectory.turns[max(0, turn.index - WINDOW + 1) : turn.index + 1]
+            window = trajectory.turns[max(0, turn.index - WINDOW + 1) : turn.index + 1]
             prompt = decode(turn.prompt_tokens)
-            assert prompt.count("Next: ") == len(shown)
-            places = [prompt.index(f"{each.observation}") for each in shown]
+            assert prompt.count("Next: ") == len(window)
+            places = [prompt.index(f"{each.observation}") for each in window]
             assert places[0] < 20
-            for before, after in pairwise(shown):
+            for before, after in pairwise(window):
                 assert decode(before.response_tokens) in prompt
                 assert after.observation in prompt
 

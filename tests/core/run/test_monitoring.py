@@ -61,7 +61,7 @@ def test_measurements_are_stored_at_their_steps(watched: tuple[Path, Listener]) 
     reader = open_run(path)
     assert [record.kind for record in reader.diagnostics(3)] == ["gradients", "information", "text"]
     assert [record.kind for record in reader.diagnostics(2)] == ["text"]
-    (record,) = (one for one in reader.diagnostics(3) if one.kind == "information")
+    (record,) = (row for row in reader.diagnostics(3) if row.kind == "information")
     assert len(record.arrays["first_turn_curve"]) == len(record.arrays["first_turn_curve_k"]) > 0
     assert verify(path).problems == ()
 
@@ -78,12 +78,14 @@ def test_scored_reasonings_carry_their_information(watched: tuple[Path, Listener
     path, _ = watched
     reader = open_run(path)
     outcomes = [reader.outcome(t.id) for t in reader.trajectories_of_step(3)]
-    found = [one.information for one in outcomes if one is not None and one.information]
-    assert found
-    assert all(np.isfinite(turns[0]).all() or np.isnan(turns[0]).all() for turns in found)
-    assert any(np.isfinite(array).any() for turns in found for array in turns)
+    measured = [
+        outcome.information for outcome in outcomes if outcome is not None and outcome.information
+    ]
+    assert measured
+    assert all(np.isfinite(turns[0]).all() or np.isnan(turns[0]).all() for turns in measured)
+    assert any(np.isfinite(array).any() for turns in measured for array in turns)
     unmeasured = [reader.outcome(t.id) for t in reader.trajectories_of_step(2)]
-    assert all(one is None or one.information is None for one in unmeasured)
+    assert all(outcome is None or outcome.information is None for outcome in unmeasured)
 
 
 def test_alarms_are_stored_and_said(watched: tuple[Path, Listener]) -> None:
@@ -160,9 +162,9 @@ def test_a_resumed_run_measures_and_judges_the_same(
     """With default cadences, a budget, and alarms that were open at the checkpoint."""
     whole, again = watched[0], tmp_path / "again"
     shutil.copytree(whole, again)
-    for found in list_checkpoints(again):
-        if read_state(found).step > step:
-            shutil.rmtree(found)
+    for checkpoint in list_checkpoints(again):
+        if read_state(checkpoint).step > step:
+            shutil.rmtree(checkpoint)
     assert resume(again, SilentEvents()) == "finished"
     assert_same_recording(whole, again)
     for table in ("alarms", "diagnostics"):
@@ -225,10 +227,10 @@ def test_a_stop_cuts_off_a_measurement_that_is_expensive(
         line = f"step 3: {name} was not measured: it was cut off, because the run is to stop"
         assert line in listener.messages
     assert resume(path, SilentEvents()) == "finished"
-    found = metric(path, "info/first_turn/mutual_information")
-    assert [step for step, value in found.items() if not math.isnan(value)] == [1, 4]
-    found = metric(path, "gradient/policy/all/norm")
-    assert [step for step, value in found.items() if not math.isnan(value)] == [1, 2, 4, 5]
+    points = metric(path, "info/first_turn/mutual_information")
+    assert [step for step, value in points.items() if not math.isnan(value)] == [1, 4]
+    points = metric(path, "gradient/policy/all/norm")
+    assert [step for step, value in points.items() if not math.isnan(value)] == [1, 2, 4, 5]
 
 
 class Patient(Listener):

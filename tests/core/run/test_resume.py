@@ -53,9 +53,9 @@ class Steering(SilentEvents):
 def cut(path: Path, to: Path, step: int) -> Path:
     """A copy of a run that has no checkpoint after `step`: what a crash there leaves to resume."""
     shutil.copytree(path, to)
-    for found in list_checkpoints(to):
-        if read_state(found).step > step:
-            shutil.rmtree(found)
+    for checkpoint in list_checkpoints(to):
+        if read_state(checkpoint).step > step:
+            shutil.rmtree(checkpoint)
     return to
 
 

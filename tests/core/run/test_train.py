@@ -208,8 +208,8 @@ def test_another_seed_gives_another_run(make_config: MakeConfig, tmp_path: Path)
     for seed in (0, 1):
         config = make_config(f"seed={seed}", "steps=1", "checkpoint.every=0")
         start(config, tmp_path / str(seed), SilentEvents())
-    one, other = recorded(tmp_path / "0"), recorded(tmp_path / "1")
-    assert one["tokens"] != other["tokens"]
+    first, other = recorded(tmp_path / "0"), recorded(tmp_path / "1")
+    assert first["tokens"] != other["tokens"]
 
 
 @pytest.mark.long
@@ -239,8 +239,8 @@ def test_evaluation_tasks_are_the_same_each_time_and_never_train(
         for split, step in {(r["split"], r["step"]) for r in rows}
     }
     assert seeds["eval", 0] == seeds["eval", 2] == seeds["eval", 4]
-    trained = [found for (split, _), found in seeds.items() if split == "train"]
-    assert len(set.union(*trained)) == sum(len(found) for found in trained)
+    trained = [pairs for (split, _), pairs in seeds.items() if split == "train"]
+    assert len(set.union(*trained)) == sum(len(pairs) for pairs in trained)
     assert not seeds["eval", 0] & set.union(*trained)
 
 
@@ -389,7 +389,7 @@ def test_without_evaluations_there_is_none_at_the_end_either(
     listener = Listener()
     config = make_config("steps=2", "eval.every=0", "eval.before=false", "probe.every=0")
     start(config, tmp_path / "run", listener)
-    assert [one.phase for one in listener.seen] == ["train", "train"]
+    assert [seen.phase for seen in listener.seen] == ["train", "train"]
 
 
 class Counting(Listener):

@@ -90,7 +90,7 @@ def advantages_of(episodes, config, **options) -> list[list[float]]:
 
 
 def flat(lists) -> list[float]:
-    return [value for one in lists for value in one]
+    return [value for values in lists for value in values]
 
 
 def single_turns(*scores: float, group: int = 0) -> list[Episode]:
@@ -199,7 +199,7 @@ class TestGroupRelative:
     def test_groups_do_not_mix(self):
         episodes = [*single_turns(1, 0, group=7), *single_turns(10, 0, group=3)]
         out = advantages_of(episodes, DR_GRPO)
-        assert [one[0] for one in out] == [0.5, -0.5, 5, -5]
+        assert [values[0] for values in out] == [0.5, -0.5, 5, -5]
 
     def test_critic_targets_are_returns_to_go_where_there_are_values(self):
         batch = make_batch([Episode(0, [[0.0], [0.0]], [0.5, 1.0]), *single_turns(0)])
@@ -315,10 +315,10 @@ def slow_bi_level(episode, gamma, lam, turn_gamma):
 def slow_whiten(lists):
     values = flat(lists)
     if len(values) < 2:
-        return [[0.0 for _ in one] for one in lists]
+        return [[0.0 for _ in values] for values in lists]
     mean = sum(values) / len(values)
     variance = sum((v - mean) ** 2 for v in values) / (len(values) - 1)
-    return [[(v - mean) / math.sqrt(variance + 1e-8) for v in one] for one in lists]
+    return [[(v - mean) / math.sqrt(variance + 1e-8) for v in values] for values in lists]
 
 
 def token_rewards(episode):

@@ -109,10 +109,10 @@ TURNS = [
 
 
 def assert_rows(batch: TokenBatch, name: str, expected: list[list[float]]) -> None:
-    found = getattr(batch, name)
+    array = getattr(batch, name)
     torch.testing.assert_close(
-        found,
-        torch.tensor(expected, dtype=found.dtype),
+        array,
+        torch.tensor(expected, dtype=array.dtype),
         rtol=0,
         atol=0,
         msg=lambda m: f"{name} {m}",
@@ -274,12 +274,12 @@ def test_every_sampled_token_stands_once_after_exactly_what_it_was_sampled_after
     scripted = [(text, ids, [-float(x) for x in ids], 0.0, 0.0) for text, ids in turns]
     played = trajectory(chat, ContextConfig(**BARE, history_turns=history_turns), scripted)
     batch = pack([played], [np.zeros(len(turns))], pad_token_id=PAD)
-    found = []
+    seen = []
     for row, column in batch.loss_mask.nonzero().tolist():
         turn = int(batch.turn_index[row, column])
-        found.append((turn, batch.input_ids[row, : column + 1].tolist()))
+        seen.append((turn, batch.input_ids[row, : column + 1].tolist()))
         assert batch.behaviour_logprobs[row, column] == -batch.input_ids[row, column]
-    assert found == [
+    assert seen == [
         (turn.index, [*turn.prompt_tokens.tolist(), *turn.response_tokens[: k + 1].tolist()])
         for turn in played.turns
         for k in range(len(turn.response_tokens))

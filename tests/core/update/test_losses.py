@@ -203,8 +203,8 @@ class TestAggregation:
         assert gradients[0] == gradients[1] == pytest.approx(-2 / 2 / NORM_TOKENS)
 
     def test_denominators(self):
-        found = Denominators.of(self.batch, NORM_TOKENS)
-        assert (found.num_tokens, found.num_trajectories, found.norm_tokens) == (4, 2, NORM_TOKENS)
+        sums = Denominators.of(self.batch, NORM_TOKENS)
+        assert (sums.num_tokens, sums.num_trajectories, sums.norm_tokens) == (4, 2, NORM_TOKENS)
 
 
 class TestEntropyAndKl:
@@ -386,8 +386,8 @@ def test_the_loss_agrees_with_the_slow_one(case):
     batch, outputs, config = case
     terms = loss_of(outputs, batch, config)
     for name, expected in slow_loss(outputs, batch, config).items():
-        found = terms.named.get(name, torch.tensor(0.0))
-        assert float(found) == pytest.approx(expected, rel=1e-9, abs=1e-9), name
+        term = terms.named.get(name, torch.tensor(0.0))
+        assert float(term) == pytest.approx(expected, rel=1e-9, abs=1e-9), name
     assert float(terms.total) == pytest.approx(sum(slow_loss(outputs, batch, config).values()))
 
 

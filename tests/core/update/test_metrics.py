@@ -86,7 +86,7 @@ def test_rollout_metrics_by_hand() -> None:
             ),
         )
     )
-    found = rollout_metrics(batch)
+    metrics = rollout_metrics(batch)
     expected = {
         "reward/return_mean": 1.25,  # (1 + 0 + 2 + 2) / 4
         "reward/return_min": 0.0,
@@ -114,32 +114,32 @@ def test_rollout_metrics_by_hand() -> None:
         "policy/entropy": (4 * 2.0 + 4 * 2.0) / 12,  # four turns of .5 + 1.5, one of 4 * 2
         "policy/behaviour_logprob": -(4 * 3.0 + 12.0) / 12,
     }
-    assert {key: found[key] for key in expected} == pytest.approx(expected)
-    assert math.isnan(found["rollout/reasoning_length_mean"])  # no reply had any
+    assert {key: metrics[key] for key in expected} == pytest.approx(expected)
+    assert math.isnan(metrics["rollout/reasoning_length_mean"])  # no reply had any
 
 
 def test_lone_siblings_have_no_spread() -> None:
-    found = rollout_metrics(RolloutBatch(groups=((trajectory(0, 0, turn()),),)))
-    assert math.isnan(found["reward/group_std_mean"])
-    assert math.isnan(found["reward/return_std"])
+    metrics = rollout_metrics(RolloutBatch(groups=((trajectory(0, 0, turn()),),)))
+    assert math.isnan(metrics["reward/group_std_mean"])
+    assert math.isnan(metrics["reward/return_std"])
 
 
 def test_imported_text_has_no_token_numbers() -> None:
     text = turn(prompt_tokens=None, response_tokens=None, logprobs=None, entropies=None)
     batch = RolloutBatch(groups=((trajectory(0, 0, text), trajectory(0, 1, text)),))
-    found = rollout_metrics(batch)
-    assert math.isnan(found["policy/entropy"])
-    assert math.isnan(found["rollout/response_length_mean"])
-    assert found["rollout/num_sampled_tokens"] == 0.0
+    metrics = rollout_metrics(batch)
+    assert math.isnan(metrics["policy/entropy"])
+    assert math.isnan(metrics["rollout/response_length_mean"])
+    assert metrics["rollout/num_sampled_tokens"] == 0.0
 
 
 def test_several_tags_are_told_apart() -> None:
-    one = tuple(trajectory(0, g, turn(reward=1.0)) for g in (0, 1))
+    spread_free = tuple(trajectory(0, g, turn(reward=1.0)) for g in (0, 1))
     other = tuple(trajectory(1, g, turn(), tag="b", is_success=False) for g in (0, 1))
-    found = rollout_metrics(RolloutBatch(groups=(one, other)))
-    assert (found["rollout/world/success_rate"], found["rollout/b/success_rate"]) == (1.0, 0.0)
-    assert (found["reward/world/return_mean"], found["reward/b/return_mean"]) == (1.0, 0.0)
-    assert "rollout/world/success_rate" not in rollout_metrics(RolloutBatch(groups=(one,)))
+    metrics = rollout_metrics(RolloutBatch(groups=(spread_free, other)))
+    assert (metrics["rollout/world/success_rate"], metrics["rollout/b/success_rate"]) == (1.0, 0.0)
+    assert (metrics["reward/world/return_mean"], metrics["reward/b/return_mean"]) == (1.0, 0.0)
+    assert "rollout/world/success_rate" not in rollout_metrics(RolloutBatch(groups=(spread_free,)))
 
 
 FAILURES = (StopReason.ENV_ERROR, StopReason.TIMEOUT, StopReason.ABORTED)

@@ -118,10 +118,10 @@ class TestByHand:
     def test_the_weight_multiplies_loss_and_gradient(
         self, off_policy: OffPolicyConfig, weights: tuple[float, float], advantage: float
     ) -> None:
-        found = two_tokens(off_policy, advantage=advantage)
-        assert found.slopes == pytest.approx([-advantage * weight for weight in weights])
-        assert found.loss == pytest.approx(-advantage * sum(weights))
-        assert found.metrics["policy/ratio_mean"] == found.metrics["policy/ratio_max"] == 1
+        loss = two_tokens(off_policy, advantage=advantage)
+        assert loss.slopes == pytest.approx([-advantage * weight for weight in weights])
+        assert loss.loss == pytest.approx(-advantage * sum(weights))
+        assert loss.metrics["policy/ratio_mean"] == loss.metrics["policy/ratio_max"] == 1
 
     def test_decoupled_ppo_clips_around_the_old_policy_and_weighs_by_rho(self) -> None:
         # old 0.2 and 0.025: pi / old is 1.5 and 1; rho is 2 (cut to 1.8) and 0.25.
@@ -133,8 +133,8 @@ class TestByHand:
         assert bad.slopes == pytest.approx([1.8 * 1.5, 0.25])
 
     def test_without_weights_only_the_old_policy_counts(self) -> None:
-        found = two_tokens(OffPolicyConfig(old_logprobs="trainer"), old=[0.25, 0.025])
-        assert found.slopes == pytest.approx([-0.3 / 0.25, -1.0])
+        loss = two_tokens(OffPolicyConfig(old_logprobs="trainer"), old=[0.25, 0.025])
+        assert loss.slopes == pytest.approx([-0.3 / 0.25, -1.0])
 
     def test_metrics_of_tokens(self) -> None:
         metrics = two_tokens(TIS).metrics
@@ -261,10 +261,10 @@ def slow_loss(case: Case) -> tuple[float, float]:
 
     policy = kl = 0.0
     for b, t in tokens:
-        in_row = [at for at in tokens if at[0] == b]
-        in_trajectory = [at for at in tokens if owners[at[0]] == owners[b]]
+        in_row = [token for token in tokens if token[0] == b]
+        in_trajectory = [token for token in tokens if owners[token[0]] == owners[b]]
         rho = math.exp(gap(batch.old_logprobs, batch.behaviour_logprobs, (b, t)))
-        logs = [gap(batch.old_logprobs, batch.behaviour_logprobs, at) for at in in_trajectory]
+        logs = [gap(batch.old_logprobs, batch.behaviour_logprobs, token) for token in in_trajectory]
         product = math.exp(max(-20.0, min(20.0, sum(logs))))  # as every log-ratio is limited
         mean = math.exp(sum(logs) / len(logs))
         cap = math.inf if method.cap is None else method.cap
@@ -281,7 +281,7 @@ def slow_loss(case: Case) -> tuple[float, float]:
         log_ratio = gap(logprobs, batch.old_logprobs, (b, t))
         ratio = math.exp(log_ratio)
         if config.kind == "gspo":
-            row = [gap(logprobs, batch.old_logprobs, at) for at in in_row]
+            row = [gap(logprobs, batch.old_logprobs, token) for token in in_row]
             ratio = math.exp(sum(row) / len(row))
         advantage = float(batch.advantages[b, t])  # type: ignore[index]
         clipped = min(max(ratio, 1 - config.clip_low), 1 + config.clip_high)
@@ -343,11 +343,11 @@ def test_a_step_with_one_update_needs_no_log_probs_from_before_it(case: Case) ->
         trajectory_index=owners,
         trajectory_num_tokens=batch.loss_mask.sum(1),
     )
-    found = loss_of(logprobs, plain, config, method)
+    loss = loss_of(logprobs, plain, config, method)
     expected = loss_of(logprobs, with_old_logprobs(plain, logprobs), config, method)
-    assert float(found.total) == float(expected.total)
+    assert float(loss.total) == float(expected.total)
     if batch.loss_mask.any():
-        assert float(found.metrics["ratio"]) == float(found.metrics["num_tokens"])
+        assert float(loss.metrics["ratio"]) == float(loss.metrics["num_tokens"])
 
 
 # -- settings ------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ def test_the_table_in_the_docs_is_what_the_benchmark_prints() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(root / "benchmarks")
         spec.loader.exec_module(module)
-    found = {(engine, method): share for engine, method, share, _ in module.exact()}
+    shares = {(engine, method): share for engine, method, share, _ in module.exact()}
     page = (root / "docs" / "algorithms.md").read_text(encoding="utf-8")
     names = {
         "the same with `gspo`": "sampler's log-probs, gspo",
@@ -182,6 +182,6 @@ def test_the_table_in_the_docs_is_what_the_benchmark_prints() -> None:
     assert len(rows) == 7
     for method, *cells in rows:
         for engine, cell in zip(("stale", "differs", "lies"), cells, strict=True):
-            share = 100 * found[engine, names.get(method, method)]
+            share = 100 * shares[engine, names.get(method, method)]
             expected = "**0**" if share < 1e-9 else f"{share:.1f} %"
             assert cell == expected, (engine, method)

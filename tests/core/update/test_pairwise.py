@@ -19,7 +19,7 @@ from naive_update import NaiveStep, largest_gap
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.optim import StepResult
+from echoscope.core.optim import OptimizerStep
 from echoscope.core.update.batch import TokenBatch
 from echoscope.core.update.update import update
 
@@ -88,10 +88,10 @@ class KeepGradients:
     def accumulate(self) -> None:
         self.bench.optimizer.accumulate()
 
-    def step(self, **_: object) -> StepResult:
+    def step(self, **_: object) -> OptimizerStep:
         self.gradients = self.bench.gradients()
         names = [group.name for group in self.bench.policy.parameter_groups()]
-        return StepResult(grad_norms=dict.fromkeys(names, 1.0), is_skipped=False)
+        return OptimizerStep(grad_norms=dict.fromkeys(names, 1.0), is_skipped=False)
 
 
 def move(bench: Bench, seed: int) -> None:
@@ -117,9 +117,9 @@ def problems_of(config: RunConfig) -> list[str]:
         out.append(f"the ratio at the weights that sampled is off by {gap:.2g}")
     move(bench, seed=2)
     expected = naive.loss()
-    whole, found = gradients(bench, batch, 1_000_000)
-    if abs(found - expected) > 1e-5 * max(1.0, abs(expected)):
-        out.append(f"the loss is {found:.9g}, the naive one {expected:.9g}")
+    whole, split = gradients(bench, batch, 1_000_000)
+    if abs(split - expected) > 1e-5 * max(1.0, abs(expected)):
+        out.append(f"the loss is {split:.9g}, the naive one {expected:.9g}")
     with torch.no_grad():
         moved = largest_gap(naive, batch, bench.policy.outputs(batch).logprobs)
     if moved > 1e-4:

@@ -35,8 +35,8 @@ def rollouts(
     start(
         make_config("steps=1", "envs.train.0.groups=3", "eval.before=false"), path, SilentEvents()
     )
-    found = [t for t in open_run(path).trajectories_of_step(1) if t.split is Split.TRAIN]
-    return RolloutBatch(groups=tuple(tuple(found[k : k + 4]) for k in range(0, len(found), 4)))
+    drawn = [t for t in open_run(path).trajectories_of_step(1) if t.split is Split.TRAIN]
+    return RolloutBatch(groups=tuple(tuple(drawn[k : k + 4]) for k in range(0, len(drawn), 4)))
 
 
 @pytest.fixture
@@ -87,9 +87,9 @@ def norm_of_the_update(
 def test_the_total_is_the_gradient_of_the_update(rollouts, make_config, chat, overrides) -> None:
     config = make_config("optim.max_microbatch_tokens=200", *overrides)
     policy = policy_of(config)
-    found = step_gradients(policy, rollouts, config, chat)
+    norms = step_gradients(policy, rollouts, config, chat)
     expected = norm_of_the_update(policy, rollouts, config, chat)
-    assert found.values["total/all/norm"] == pytest.approx(expected, rel=1e-4)
+    assert norms.values["total/all/norm"] == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("call", [1, 3])
@@ -109,10 +109,10 @@ def test_memory_that_runs_out_once_is_retried_with_smaller_microbatches(
         return plain(*args, **kwargs)
 
     monkeypatch.setattr(policy, "outputs", fails_once)
-    found = step_gradients(policy, rollouts, config, chat)
+    norms = step_gradients(policy, rollouts, config, chat)
     assert policy.microbatch_tokens(config.optim) == 50
     assert policy.take_num_shrunk() == 1
-    assert found.metrics() == pytest.approx(expected.metrics(), nan_ok=True, rel=1e-3, abs=1e-6)
+    assert norms.metrics() == pytest.approx(expected.metrics(), nan_ok=True, rel=1e-3, abs=1e-6)
 
 
 def test_memory_that_runs_out_twice_names_the_measurement(
@@ -132,9 +132,9 @@ def test_memory_that_runs_out_twice_names_the_measurement(
 def test_rejected_groups_take_part(rollouts, make_config, chat) -> None:
     every = make_config()
     few = make_config("selection.strategy=top_k_abs", "selection.value=1")
-    one = step_gradients(policy_of(every), rollouts, every, chat)
+    norms = step_gradients(policy_of(every), rollouts, every, chat)
     two = step_gradients(policy_of(few), rollouts, few, chat)
-    assert one.metrics() == pytest.approx(two.metrics(), nan_ok=True)
+    assert norms.metrics() == pytest.approx(two.metrics(), nan_ok=True)
 
 
 def test_what_is_stored(rollouts, make_config, chat) -> None:
@@ -147,8 +147,8 @@ def test_what_is_stored(rollouts, make_config, chat) -> None:
 
 def test_no_groups_give_no_numbers(make_config, chat) -> None:
     config = make_config()
-    found = step_gradients(policy_of(config), RolloutBatch(groups=()), config, chat)
-    assert math.isnan(found.values["total/all/snr"])
+    norms = step_gradients(policy_of(config), RolloutBatch(groups=()), config, chat)
+    assert math.isnan(norms.values["total/all/snr"])
 
 
 def test_rows_without_advantage_cost_nothing_and_weigh_what_they_weigh(
@@ -161,7 +161,7 @@ def test_rows_without_advantage_cost_nothing_and_weigh_what_they_weigh(
     ]
     batch = RolloutBatch(groups=(tuple(same), *rollouts.groups[1:]))
     config = make_config()
-    found = step_gradients(policy_of(config), batch, config, chat)
-    assert found.values["policy/zero/norm"] == 0
+    norms = step_gradients(policy_of(config), batch, config, chat)
+    assert norms.values["policy/zero/norm"] == 0
     expected = norm_of_the_update(policy_of(config), batch, config, chat)
-    assert found.values["total/all/norm"] == pytest.approx(expected, rel=1e-4)
+    assert norms.values["total/all/norm"] == pytest.approx(expected, rel=1e-4)

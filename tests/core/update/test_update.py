@@ -86,12 +86,12 @@ def test_the_gradient_does_not_depend_on_microbatches(
     expected = full_batch_gradient(bench, batch)
     catch = CatchGradients(bench)
     update(bench.policy, catch, batch, bench.config, step=1)  # type: ignore[arg-type]
-    (found,) = catch.seen
-    assert found.keys() == expected.keys()
+    (captured,) = catch.seen
+    assert captured.keys() == expected.keys()
     largest = max(float(gradient.abs().max()) for gradient in expected.values())
     assert largest > 1e-4
     for name, gradient in expected.items():
-        gap = float((found[name] - gradient).abs().max())
+        gap = float((captured[name] - gradient).abs().max())
         assert gap < 1e-5 * largest, name
 
 
@@ -212,8 +212,8 @@ def test_parts_of_a_batch_keep_the_supports_of_their_rows(make_config: MakeConfi
     with torch.no_grad():
         whole = bench.policy.outputs(batch).logprobs
         for part, rows in microbatches(batch, 60):
-            found = bench.policy.outputs(part).logprobs
-            torch.testing.assert_close(found, whole[rows, : part.width], atol=1e-5, rtol=0)
+            logprobs = bench.policy.outputs(part).logprobs
+            torch.testing.assert_close(logprobs, whole[rows, : part.width], atol=1e-5, rtol=0)
 
 
 def test_the_engines_cache_is_released_before_the_update(make_config: MakeConfig) -> None:
@@ -275,8 +275,7 @@ def test_the_mismatch_is_that_of_turns_of_the_trainers_own_weights(
     rollouts = bench.collect()
     first, *others = (group for group in rollouts.groups)
     stale = tuple(
-        replace(one, turns=tuple(replace(turn, policy_version=4) for turn in one.turns))
-        for one in first
+        replace(t, turns=tuple(replace(turn, policy_version=4) for turn in t.turns)) for t in first
     )
     fresh = [
         tuple(replace(t, turns=tuple(replace(k, policy_version=5) for k in t.turns)) for t in group)
@@ -540,11 +539,11 @@ def test_policy_and_critic_have_their_own_learning_rates(
 def test_learning_rates_follow_the_schedule(make_config: MakeConfig) -> None:
     bench = make_bench(make_config("optim.warmup_steps=3", "optim.lr=0.4"))
     batch = bench.batch()
-    found = [
+    rates = [
         update(bench.policy, bench.optimizer, batch, bench.config, step).metrics["optim/lr"]
         for step in (1, 2, 3, 4)
     ]
-    assert found == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4])
 
 
 def test_nothing_to_train_on_changes_nothing(make_config: MakeConfig) -> None:

@@ -80,8 +80,8 @@ def loss_of(outputs: tuple[Tensor, Tensor], asked: str) -> Tensor:
 
 
 def gradients(head: nn.Linear, hidden: Tensor, loss: Tensor) -> list[Tensor]:
-    wanted = [hidden, *(p for p in head.parameters() if p.requires_grad)]
-    return list(torch.autograd.grad(loss, wanted, retain_graph=True))
+    inputs = [hidden, *(p for p in head.parameters() if p.requires_grad)]
+    return list(torch.autograd.grad(loss, inputs, retain_graph=True))
 
 
 @pytest.fixture
@@ -98,12 +98,12 @@ def test_chunks_give_the_numbers_and_gradients_of_each_token_alone(
     outputs = VocabularyHead(head, SimpleNamespace())(hidden, sampled)
     exact_head, exact_hidden, _ = case(kind)
     expected = naive(exact_head, exact_hidden, sampled)
-    for found, exact in zip(outputs, expected, strict=True):
-        torch.testing.assert_close(found.double(), exact, atol=1e-5, rtol=1e-6)
+    for actual, exact in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(actual.double(), exact, atol=1e-5, rtol=1e-6)
     found_gradients = gradients(head, hidden, loss_of(outputs, asked))
     exact_gradients = gradients(exact_head, exact_hidden, loss_of(expected, asked))
-    for found, exact in zip(found_gradients, exact_gradients, strict=True):
-        torch.testing.assert_close(found.double(), exact, atol=1e-4, rtol=1e-5)
+    for actual, exact in zip(found_gradients, exact_gradients, strict=True):
+        torch.testing.assert_close(actual.double(), exact, atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -132,7 +132,7 @@ def test_chunks_and_one_piece_agree(kind: str, monkeypatch: pytest.MonkeyPatch) 
 def test_bfloat16_layers_give_float32_numbers(chunked: None) -> None:
     head, hidden, sampled = case("warm", torch.bfloat16)
     outputs = VocabularyHead(head, SimpleNamespace())(hidden, sampled)
-    assert {one.dtype for one in outputs} == {torch.float32}
+    assert {output.dtype for output in outputs} == {torch.float32}
     by_hidden, by_weight = gradients(head, hidden, loss_of(outputs, "both"))
     assert (by_hidden.dtype, by_weight.dtype) == (torch.bfloat16, torch.bfloat16)
     torch.testing.assert_close(
@@ -149,9 +149,9 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        for one in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(one, Tensor):
-                self.size = max(self.size, one.numel())
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(tensor, Tensor):
+                self.size = max(self.size, tensor.numel())
         return out
 
 

@@ -44,14 +44,14 @@ def line_chart(*given: Any, **options: Any) -> go.Figure:
 
 def table_of_steps(**columns: Any) -> pd.DataFrame:
     """Three steps, one a second apart, of 100 tokens each."""
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "step": [1, 2, 3],
         "attempt": [1, 1, 1],
         "wall_time": [1000.0, 1001.0, 1002.0],
         "step_s": [1.0, 1.0, 1.0],
         "num_sampled_tokens": [100, 100, 100],
     }
-    return pd.DataFrame(known | columns)
+    return pd.DataFrame(fields | columns)
 
 
 def long_table(**values: list[float]) -> pd.DataFrame:
@@ -132,12 +132,12 @@ def test_the_clock_is_this_machine_s() -> None:
 
 def test_a_curve_has_the_interval_that_the_run_stored() -> None:
     data = long_table(a__x=[1.0, 2.0], a__x_low=[0.5, np.nan], a__x_high=[1.5, np.nan])
-    found = curve(data, "a/x", has_interval=True)
-    assert found.values.tolist() == [1.0, 2.0]
-    assert found.low is not None
-    assert found.high is not None
-    assert (found.low[0], found.high[0]) == (0.5, 1.5)
-    assert np.isnan(found.low[1])
+    drawn = curve(data, "a/x", has_interval=True)
+    assert drawn.values.tolist() == [1.0, 2.0]
+    assert drawn.low is not None
+    assert drawn.high is not None
+    assert (drawn.low[0], drawn.high[0]) == (0.5, 1.5)
+    assert np.isnan(drawn.low[1])
 
 
 def test_a_curve_without_a_stored_interval_has_none() -> None:
@@ -149,9 +149,9 @@ def test_a_metric_that_was_never_logged_is_an_empty_curve() -> None:
 
 
 def test_a_chart_is_described_for_those_who_cannot_see_it() -> None:
-    one = one_curve([0.5, 0.1, 0.3], unit="nats")
+    drawn = one_curve([0.5, 0.1, 0.3], unit="nats")
     expected = "Policy entropy: 0.3 nats at step 3, from 0.5 (lowest 0.1, highest 0.5)"
-    assert describe([one]) == expected
+    assert describe([drawn]) == expected
     assert describe([]) == "nothing measured yet"
 
 
@@ -178,8 +178,8 @@ def test_smoothing_shows_the_raw_curve_faintly_behind() -> None:
 def test_an_interval_is_one_band_for_each_stretch() -> None:
     nan = np.nan
     low, high = np.array([0.0, 1.0, nan, 3.0, 4.0]), np.array([2.0, 3.0, nan, 5.0, 6.0])
-    one = one_curve([1.0, 2.0, nan, 4.0, 5.0], low=low, high=high)
-    (band,) = traces(line_chart([one], STEP_AXIS), fill="toself")
+    drawn = one_curve([1.0, 2.0, nan, 4.0, 5.0], low=low, high=high)
+    (band,) = traces(line_chart([drawn], STEP_AXIS), fill="toself")
     assert np.nan_to_num(band.y, nan=-1).tolist() == [0, 1, 3, 2, -1, 3, 4, 6, 5, -1]
     assert np.nan_to_num(band.x, nan=-1).tolist() == [1, 2, 2, 1, -1, 4, 5, 5, 4, -1]
 
@@ -200,12 +200,12 @@ def test_shares_are_percentages_and_other_units_are_named() -> None:
 
 def test_hovering_is_one_line_a_curve() -> None:
     """Time, value and interval; the title's help has the key."""
-    one = one_curve([0.5], low=np.array([0.4]), high=np.array([0.6]))
-    line = line_chart([one], STEP_AXIS).data[-1]
+    drawn = one_curve([0.5], low=np.array([0.4]), high=np.array([0.6]))
+    line = line_chart([drawn], STEP_AXIS).data[-1]
     for part in ("%{y:", "%{text}", "%{customdata[2]:"):
         assert part in line.hovertemplate
     assert "<br>" not in line.hovertemplate
-    titled = line_chart([one], STEP_AXIS, title="Entropy")
+    titled = line_chart([drawn], STEP_AXIS, title="Entropy")
     assert "policy/entropy" in titled.layout.annotations[0].hovertext
     assert export_config("x")["modeBarButtons"] == [["toImage"]]  # more cover the title
     assert list(line.text) == STEP_AXIS.clock([1])
@@ -354,16 +354,16 @@ def test_foreign_text_does_nothing_in_a_figure(text: str, shown: str) -> None:
 
 
 def test_long_foreign_text_is_cut_and_broken_into_lines() -> None:
-    shown = figure_text("ab " * 10_000, width=20, limit=100)
-    assert len(shown) < 200
-    assert shown.count("<br>") >= 4
-    assert shown.endswith("...")
+    cut = figure_text("ab " * 10_000, width=20, limit=100)
+    assert len(cut) < 200
+    assert cut.count("<br>") >= 4
+    assert cut.endswith("...")
 
 
 def test_hostile_keys_names_and_marks_stay_text() -> None:
     evil = "<img src=x onerror=alert(1)>%{z}"
-    one = one_curve([1.0], key=evil, name=evil, unit=evil)
-    figure = line_chart([one], STEP_AXIS, [mark(evil)], title=evil, help=evil)
+    drawn = one_curve([1.0], key=evil, name=evil, unit=evil)
+    figure = line_chart([drawn], STEP_AXIS, [mark(evil)], title=evil, help=evil)
     assert "<img" not in figure.to_json()
     assert "%{z}" not in figure.to_json()
 
@@ -389,13 +389,13 @@ def alarm(state: AlarmState, severity: AlarmSeverity = AlarmSeverity.WARNING) ->
 
 
 def test_severity_shows_in_shape_and_colour_and_an_end_is_open() -> None:
-    found = alarm_marks(
+    marks = alarm_marks(
         [alarm(AlarmState.RAISED, severity) for severity in AlarmSeverity]
         + [alarm(AlarmState.CLEARED)]
     )
-    assert [m.symbol for m in found] == ["circle", "triangle-up", "diamond", "triangle-up-open"]
-    assert len({m.color for m in found}) == 3
-    assert found[1].text == "warning, raised after step 7: reward std fell"
+    assert [m.symbol for m in marks] == ["circle", "triangle-up", "diamond", "triangle-up-open"]
+    assert len({m.color for m in marks}) == 3
+    assert marks[1].text == "warning, raised after step 7: reward std fell"
 
 
 def answered(outcome: CommandOutcome = CommandOutcome.APPLIED, **changes: Any) -> CommandState:
@@ -413,9 +413,9 @@ def answered(outcome: CommandOutcome = CommandOutcome.APPLIED, **changes: Any) -
 
 
 def test_a_command_says_who_what_and_why() -> None:
-    (found,) = command_marks([answered()])
-    assert (found.step, found.symbol) == (3, "square")  # step 4 is the first that it holds for
-    assert found.text == (
+    (sign,) = command_marks([answered()])
+    assert (sign.step, sign.symbol) == (3, "square")  # step 4 is the first that it holds for
+    assert sign.text == (
         "ann: set optim.lr = 0.0001 because: too slow "
         "(applied after step 3: optim.lr 0.1 -> 0.0001)"
     )
@@ -471,21 +471,21 @@ def test_of_many_at_one_step_the_first_are_named_and_the_worst_gives_the_sign() 
     ],
 )
 def test_which_curves_are_points(key: str, steps: list[int], is_sparse: bool) -> None:
-    one = one_curve([0.5] * len(steps), key=key, steps=np.array(steps))
-    assert one.is_sparse is is_sparse
+    drawn = one_curve([0.5] * len(steps), key=key, steps=np.array(steps))
+    assert drawn.is_sparse is is_sparse
 
 
 @pytest.mark.parametrize("smooth", [0.0, 0.5, 0.9])
 def test_evaluations_are_drawn_where_they_were_whatever_the_smoothing(smooth: float) -> None:
     true = np.array([0.35, 0.815, 0.574])
-    one = one_curve(
+    drawn = one_curve(
         true.tolist(),
         key="eval/all/success_rate",
         steps=np.array([0, 20, 40]),
         low=true - 0.06,
         high=true + 0.05,
     )
-    figure = line_chart([one], STEP_AXIS, options=charts.LineOptions(smooth=smooth))
+    figure = line_chart([drawn], STEP_AXIS, options=charts.LineOptions(smooth=smooth))
     (dots,) = figure.data
     assert (dots.mode, dots.fill) == ("markers", None)
     np.testing.assert_array_equal(dots.y, true)
@@ -530,9 +530,9 @@ def test_a_legend_says_from_which_width_on_it_takes_fewer_rows() -> None:
 
 
 def test_a_resumed_run_is_marked_where_the_new_attempt_begins() -> None:
-    (found,) = rewind_marks(table_of_steps(attempt=[1, 2, 2]))
-    assert (found.step, found.kind) == (2.0, MarkKind.REWIND)
-    assert "attempt 2" in found.text
+    (sign,) = rewind_marks(table_of_steps(attempt=[1, 2, 2]))
+    assert (sign.step, sign.kind) == (2.0, MarkKind.REWIND)
+    assert "attempt 2" in sign.text
 
 
 def test_marks_lie_on_an_axis_of_their_own_and_commands_have_lines() -> None:

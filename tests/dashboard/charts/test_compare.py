@@ -37,9 +37,9 @@ def test_values_without_outliers_keep_the_usual_scale() -> None:
 
 
 def spec(frames: dict[str, pd.DataFrame]) -> dict:
-    found = answer_spec(frames, height=200, log_y=False, title="<b>T</b>")
-    assert found is not None
-    return found
+    figure = answer_spec(frames, height=200, log_y=False, title="<b>T</b>")
+    assert figure is not None
+    return figure
 
 
 def test_columns_of_numbers_are_lines_over_the_first() -> None:
@@ -72,8 +72,8 @@ def test_other_answers_are_tables(frames: dict[str, pd.DataFrame]) -> None:
 
 def test_no_two_curves_of_a_page_share_a_colour_and_the_first_keeps_its_own() -> None:
     names = [f"run-{number}" for number in range(3 * len(PALETTE))]
-    shown = [*names[2:26], names[2 + len(PALETTE)]]  # the last has the colour of the first
-    of_run = colors(names, shown, PALETTE)
+    drawn = [*names[2:26], names[2 + len(PALETTE)]]  # the last has the colour of the first
+    of_run = colors(names, drawn, PALETTE)
     assert of_run["run-2"] == PALETTE[2]
     assert sorted(of_run.values()) == sorted(PALETTE)
     assert len(set(PALETTE)) == len(PALETTE)

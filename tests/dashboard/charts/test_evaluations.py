@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from echoscope.dashboard.charts.evaluations import cure_colors, cure_figure
-from echoscope.diagnostics.tools.curing import Standing
+from echoscope.diagnostics.tools.curing import BranchStanding
 
 
-def stand(last: int) -> Standing:
+def stand(last: int) -> BranchStanding:
     steps = tuple(range(5, last + 1))
-    return Standing(
+    return BranchStanding(
         steps=steps,
         success=(0.5,) * len(steps),
         num_trained=len(steps),

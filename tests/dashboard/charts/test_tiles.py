@@ -32,10 +32,10 @@ def outline(values: list[float]) -> Outline:
 
 def made(verdict: Verdict | None = None, **columns: list[float]) -> dict[str, Tile]:
     """The tiles of a run with these metrics, by name; `__` in a key stands for a slash."""
-    known = {key.replace("__", "/"): outline(values) for key, values in columns.items()}
+    outlined = {key.replace("__", "/"): outline(values) for key, values in columns.items()}
     progress = ("2 / 60", "1 s a step")
-    found = tiles(known, sorted(known), verdict=verdict, progress=progress)
-    return {tile.name: tile for tile in found}
+    made_tiles = tiles(outlined, sorted(outlined), verdict=verdict, progress=progress)
+    return {tile.name: tile for tile in made_tiles}
 
 
 def level(value: float, steps: tuple[int, int] = (0, 9), metric: str = TRAIN) -> Level:
@@ -100,12 +100,12 @@ def test_a_long_run_has_its_own_first_and_last_values_and_means_between(
     values = [step / 1000 + (step % 3 == 1) for step in range(144)]
     add_steps(writer, "long", range(144), lambda step: {"policy/entropy": values[step]})
     writer.close(status="finished")
-    found = outlines(open_run(tmp_path / "long"), ["policy/entropy"])["policy/entropy"]
-    assert (found.first_step, found.first) == (0, values[0])
-    assert found.last == values[-1]
-    assert (found.num_points, len(found.means)) == (144, OUTLINE_PARTS)
-    assert found.means[0] == pytest.approx(0.001 + 1 / 3)
-    assert [b - a for a, b in zip(found.means, found.means[1:], strict=False)] == pytest.approx(
+    entropy = outlines(open_run(tmp_path / "long"), ["policy/entropy"])["policy/entropy"]
+    assert (entropy.first_step, entropy.first) == (0, values[0])
+    assert entropy.last == values[-1]
+    assert (entropy.num_points, len(entropy.means)) == (144, OUTLINE_PARTS)
+    assert entropy.means[0] == pytest.approx(0.001 + 1 / 3)
+    assert [b - a for a, b in zip(entropy.means, entropy.means[1:], strict=False)] == pytest.approx(
         [0.003] * 47
     )
 
@@ -145,16 +145,16 @@ def test_other_numbers_name_where_they_began() -> None:
 
 
 def test_what_is_not_measured_is_said() -> None:
-    found = made(policy__entropy=[0.4])
-    assert found["Evaluation success"].change == NOTHING
-    assert found["Policy entropy"].change == "measured once, at step 0"
-    assert found["Step"].value == "2 / 60"
+    made_tiles = made(policy__entropy=[0.4])
+    assert made_tiles["Evaluation success"].change == NOTHING
+    assert made_tiles["Policy entropy"].change == "measured once, at step 0"
+    assert made_tiles["Step"].value == "2 / 60"
 
 
 def test_a_mean_reward_is_no_success() -> None:
-    found = made(reward__return_mean=[0.2, 0.8])
-    assert "Training success" not in found
-    tile = found["Mean reward"]
+    made_tiles = made(reward__return_mean=[0.2, 0.8])
+    assert "Training success" not in made_tiles
+    tile = made_tiles["Mean reward"]
     assert (tile.value, tile.change) == ("0.8", "was 0.2 at step 0")
 
 

@@ -23,10 +23,10 @@ SITUATION = Situation(kind="ended", config=CONFIG, changes=CHANGES)
 
 
 def held(situation: Situation) -> dict[str, list[tuple[int, int, str, bool]]]:
-    found = settings_held(situation, None, 40)
+    values_held = settings_held(situation, None, 40)
     return {
-        key: [(value.first, value.last, value.words, value.is_changed) for value in values]
-        for key, values in found.items()
+        key: [(value.first, value.last, value.text, value.is_changed) for value in values]
+        for key, values in values_held.items()
     }
 
 
@@ -44,8 +44,8 @@ def test_changed_settings_come_first_then_what_the_recipe_has_otherwise() -> Non
 def test_what_advice_would_change_stands_on_the_line_as_it_is() -> None:
     action = Action(text="Lower it.", settings={"optim.lr": 1e-5})
     verdict = replace(Diagnosis().verdict(), actions=(action,))
-    found = settings_held(Situation(kind="ended", config=CONFIG), verdict, 40)
-    assert found["optim.lr"][0].words == "0.0003"
+    values_held = settings_held(Situation(kind="ended", config=CONFIG), verdict, 40)
+    assert values_held["optim.lr"][0].text == "0.0003"
 
 
 def test_a_run_of_another_trainer_has_the_marks_alone() -> None:

@@ -18,7 +18,7 @@ from echoscope.store.records import (
 def event(
     alarm_id: str, step: int, severity: str = "warning", *, is_raised: bool = True, **more: object
 ) -> Alarm:
-    known = {
+    fields = {
         "alarm_id": alarm_id,
         "rule": alarm_id.upper(),
         "severity": AlarmSeverity(severity),
@@ -32,7 +32,7 @@ def event(
         "window": 1,
         "message": "it fell",
     }
-    return Alarm(**(known | more))  # type: ignore[arg-type]
+    return Alarm(**(fields | more))  # type: ignore[arg-type]
 
 
 def test_open_alarms_come_first_then_the_serious_then_the_new() -> None:
@@ -43,14 +43,14 @@ def test_open_alarms_come_first_then_the_serious_then_the_new() -> None:
         event("new", 7),
         event("worst", 3, "critical"),
     ]
-    found = histories(events)
-    assert [one.raised.alarm_id for one in found] == ["worst", "new", "old", "gone"]
-    assert [one.cleared_step for one in found] == [None, None, None, 5]
+    alarms = histories(events)
+    assert [history.raised.alarm_id for history in alarms] == ["worst", "new", "old", "gone"]
+    assert [history.cleared_step for history in alarms] == [None, None, None, 5]
 
 
 def test_a_warning_that_becomes_critical_is_one_alarm() -> None:
-    (one,) = histories([event("a", 2), event("a", 9, "critical")])
-    assert (one.raised.step, one.latest.step, one.severity) == (2, 9, "critical")
+    (history,) = histories([event("a", 2), event("a", 9, "critical")])
+    assert (history.raised.step, history.latest.step, history.severity) == (2, 9, "critical")
 
 
 def test_a_row_says_when_a_warning_became_critical() -> None:
@@ -68,8 +68,8 @@ def test_a_row_says_when_a_warning_became_critical() -> None:
 
 
 def test_an_alarm_raised_again_is_open_again() -> None:
-    (one,) = histories([event("a", 2), event("a", 4, is_raised=False), event("a", 8)])
-    assert one.is_open
+    (history,) = histories([event("a", 2), event("a", 4, is_raised=False), event("a", 8)])
+    assert history.is_open
 
 
 def test_a_row_says_since_when_and_how_it_ended() -> None:
@@ -96,6 +96,6 @@ def test_what_it_did_by_itself_is_with_it() -> None:
         ack = CommandAck(command_id=command_id, step=3, outcome=CommandOutcome.APPLIED)
         return CommandState(command=command, ack=ack, attempt=1)
 
-    found = histories([event("a", 2), event("ab", 2)], [state("alarm-a-2"), state("x")])
-    done = {one.raised.alarm_id: len(one.done) for one in found}
+    alarms = histories([event("a", 2), event("ab", 2)], [state("alarm-a-2"), state("x")])
+    done = {history.raised.alarm_id: len(history.done) for history in alarms}
     assert done == {"a": 1, "ab": 0}

@@ -44,10 +44,10 @@ def test_the_ends_stay_and_every_value_lies_in_the_range_of_its_point(
     ends = [0, -1]
     assert drawn.indices[ends].tolist() == [0, len(curve) - 1]
     np.testing.assert_array_equal(drawn.means[ends], curve[ends])
-    known = curve[np.isfinite(curve)]
-    if len(known):
-        assert np.nanmin(drawn.lowest) == known.min()
-        assert np.nanmax(drawn.highest) == known.max()
+    finite = curve[np.isfinite(curve)]
+    if len(finite):
+        assert np.nanmin(drawn.lowest) == finite.min()
+        assert np.nanmax(drawn.highest) == finite.max()
 
 
 def test_points_between_are_means_of_equal_stretches() -> None:
@@ -112,9 +112,9 @@ def test_a_constant_stays_that_constant_from_its_first_point() -> None:
 
 
 def test_smoothing_leaves_gaps_and_forgets_nothing_over_them() -> None:
-    found = smoothed(np.array([2.0, np.nan, 4.0, np.inf]), 0.5)
-    assert found[[0, 2]] == pytest.approx([2.0, 10 / 3])
-    assert np.isnan(found[[1, 3]]).all()
+    smooth = smoothed(np.array([2.0, np.nan, 4.0, np.inf]), 0.5)
+    assert smooth[[0, 2]] == pytest.approx([2.0, 10 / 3])
+    assert np.isnan(smooth[[1, 3]]).all()
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.0, 2.0])

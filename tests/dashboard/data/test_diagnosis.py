@@ -74,7 +74,7 @@ def record(payload: object, **arrays: np.ndarray) -> DiagnosticRecord:
 
 
 def test_a_family_has_its_curve_and_one_that_does_not_fit_is_left_out() -> None:
-    found = information_curves(
+    curves = information_curves(
         record(
             [],
             first_turn_curve_k=np.array([1.0, 2.0]),
@@ -86,7 +86,7 @@ def test_a_family_has_its_curve_and_one_that_does_not_fit_is_left_out() -> None:
             empty_curve=np.zeros(0),
         )
     )
-    assert {name: curve.tolist() for name, (_, curve) in found.items()} == {
+    assert {name: curve.tolist() for name, (_, curve) in curves.items()} == {
         "first_turn": [0.1, 0.5]
     }
     assert information_curves(record([])) == {}
@@ -100,12 +100,14 @@ def test_any_payload_is_read_without_an_exception(text: str) -> None:
 
 def test_the_template_comes_with_slots_and_places() -> None:
     template = {"text": "Go ___.", "fillers": [["up", "left"]], "coverage": 0.5, "match_frac": 1.0}
-    place = {"trajectory_id": "t00000001-00004", "turn": 2, "spans": [[0, 3]], "note": "n"}
-    found = read_record(record({"template": template, "exemplars": {"template": [place]}}).payload)
-    assert found.template == Template(
+    exemplar = {"trajectory_id": "t00000001-00004", "turn": 2, "spans": [[0, 3]], "note": "n"}
+    measured = read_record(
+        record({"template": template, "exemplars": {"template": [exemplar]}}).payload
+    )
+    assert measured.template == Template(
         text="Go ___.", coverage=0.5, match_frac=1.0, fillers=(("up", "left"),)
     )
-    assert [(e.trajectory_id, e.turn, e.spans, e.note) for e in found.exemplars["template"]] == [
+    assert [(e.trajectory_id, e.turn, e.spans, e.note) for e in measured.exemplars["template"]] == [
         ("t00000001-00004", 2, ((0, 3),), "n")
     ]
     assert read_record(record({"template": None}).payload).template is None

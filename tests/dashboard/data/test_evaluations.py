@@ -121,15 +121,15 @@ def test_costs_add_up_where_a_price_is_known() -> None:
 
 
 def test_the_figure_has_the_best_at_the_top_and_no_more_than_it_shows() -> None:
-    one = {"lake": ["11"] * 10}
+    tasks = {"lake": ["11"] * 10}
     far = made("<b>far</b>", {"lake": ["00"] * 10})
-    (group,) = grouped([far, made("best", one)])
+    (group,) = grouped([far, made("best", tasks)])
     figure = success_figure(group)
     (trace,) = figure["data"]
     assert trace["x"].tolist() == [100, 0]
     assert trace["marker"]["symbol"] == ["circle", "circle-open"]
     assert figure["layout"]["yaxis"]["ticktext"] == ["1  best", "2  &lt;b&gt;far&lt;/b&gt;"]
-    (group,) = grouped([made(f"e{n}", one) for n in range(MAX_DRAWN + 5)])
+    (group,) = grouped([made(f"e{n}", tasks) for n in range(MAX_DRAWN + 5)])
     assert len(success_figure(group)["data"][0]["x"]) == MAX_DRAWN
 
 

@@ -12,7 +12,7 @@ from browsing import until
 from rollout_import import import_run
 
 from echoscope.dashboard.data import foreign
-from echoscope.dashboard.data.foreign import Source, Sources, is_root, is_source
+from echoscope.dashboard.data.foreign import ForeignSource, ForeignSources, is_root, is_source
 from echoscope.store.query.listing import RunList
 
 FIXTURES = Path(__file__).parents[2] / "store" / "importers" / "fixtures"
@@ -23,14 +23,14 @@ def put(root: Path, *names: str) -> None:
         shutil.copytree(FIXTURES / name, root / name)
 
 
-def look(root: Path, given: tuple[Path, ...] = ()) -> dict[str, Source]:
+def look(root: Path, given: tuple[Path, ...] = ()) -> dict[str, ForeignSource]:
     listed = RunList(root)
     listed.rows()
-    found = looked(Sources(root, given), *listed.others)
-    return {source.path.name: source for source in found}
+    sources = looked(ForeignSources(root, given), *listed.others)
+    return {source.path.name: source for source in sources}
 
 
-def looked(sources: Sources, *names: str) -> tuple[Source, ...]:
+def looked(sources: ForeignSources, *names: str) -> tuple[ForeignSource, ...]:
     """What the next look sees, which is waited for."""
     sources._next = 0.0  # it is time
     sources.known(names)
@@ -44,23 +44,23 @@ def test_a_look_says_what_each_folder_and_file_is(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, metrics)))
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "todo.txt").write_text("nothing here")
-    found = look(tmp_path)
-    of_rollouts = {name for name, source in found.items() if source.has_rollouts}
+    sources = look(tmp_path)
+    of_rollouts = {name for name, source in sources.items() if source.has_rollouts}
     assert of_rollouts == {"ragen", "verl", "trl", "verifiers", "messages"}
-    assert found["log.jsonl"].has_metrics
-    assert found["verl"].num_files == 3
+    assert sources["log.jsonl"].has_metrics
+    assert sources["verl"].num_files == 3
     sizes = [file.stat().st_size for file in (tmp_path / "verl").rglob("*.jsonl")]
-    assert found["verl"].num_bytes == sum(sizes)
-    assert not found["notes"].is_known
+    assert sources["verl"].num_bytes == sum(sizes)
+    assert not sources["notes"].is_known
 
 
 def test_runs_are_no_sources(tmp_path: Path) -> None:
     import_run(FIXTURES / "verl", tmp_path / "a-run", is_packing=False)
     (tmp_path / "more").mkdir()
     shutil.copytree(tmp_path / "a-run", tmp_path / "more" / "inner")
-    found = look(tmp_path)
-    assert list(found) == ["more"]
-    assert found["more"].problem.startswith("holds runs; open it with: echoscope dashboard")
+    sources = look(tmp_path)
+    assert list(sources) == ["more"]
+    assert sources["more"].problem.startswith("holds runs; open it with: echoscope dashboard")
 
 
 def test_a_link_out_of_the_root_is_never_followed(tmp_path: Path) -> None:
@@ -72,11 +72,13 @@ def test_a_link_out_of_the_root_is_never_followed(tmp_path: Path) -> None:
     (root / "file").symlink_to(outside / "val" / "10.jsonl")
     (root / "inside").mkdir()
     (root / "inside" / "10.jsonl").symlink_to(outside / "val" / "10.jsonl")
-    found = look(root)
-    assert {name: one.is_known for name, one in found.items()} == dict.fromkeys(found, False)
-    assert "leads out of the root" in found["link"].problem
-    assert "leads out of the root" in found["file"].problem
-    assert found["inside"].num_bytes == 0
+    sources = look(root)
+    assert {name: source.is_known for name, source in sources.items()} == dict.fromkeys(
+        sources, False
+    )
+    assert "leads out of the root" in sources["link"].problem
+    assert "leads out of the root" in sources["file"].problem
+    assert sources["inside"].num_bytes == 0
 
 
 def test_code_beside_its_data_hides_nothing_but_an_example_does_not_count(tmp_path: Path) -> None:
@@ -89,9 +91,9 @@ def test_code_beside_its_data_hides_nothing_but_an_example_does_not_count(tmp_pa
             shutil.copy(FIXTURES / "messages" / "chat.jsonl", tmp_path / name)
         else:
             (tmp_path / name / "metrics.csv").write_text(metrics)
-    found = look(tmp_path, (tmp_path / "given",))
-    known = {name: source.is_known for name, source in found.items()}
-    assert known == {"training": True, "handbook": False, "given": True, "rollouts": True}
+    sources = look(tmp_path, (tmp_path / "given",))
+    is_known = {name: source.is_known for name, source in sources.items()}
+    assert is_known == {"training": True, "handbook": False, "given": True, "rollouts": True}
 
 
 def test_what_the_command_line_named_may_lie_anywhere(tmp_path: Path) -> None:
@@ -108,12 +110,12 @@ def test_files_are_read_again_only_when_they_changed(
     read: list[Path] = []
     real = foreign._read
 
-    def counting(source: Source, *, is_given: bool) -> Source:
+    def counting(source: ForeignSource, *, is_given: bool) -> ForeignSource:
         read.append(source.path)
         return real(source, is_given=is_given)
 
     monkeypatch.setattr(foreign, "_read", counting)
-    sources = Sources(tmp_path)
+    sources = ForeignSources(tmp_path)
     before = looked(sources, "messages")[0]
     looked(sources, "messages")
     assert len(read) == 1
@@ -129,13 +131,13 @@ def test_a_look_counts_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     folder.mkdir()
     for number in range(9):
         (folder / f"part-{number}.jsonl").write_text("{}\n")
-    found = look(tmp_path)["many"]
-    assert (found.num_files, found.is_known) == (5, False)
+    source = look(tmp_path)["many"]
+    assert (source.num_files, source.is_known) == (5, False)
 
 
 def test_a_page_never_waits_for_a_look(tmp_path: Path) -> None:
     put(tmp_path, "messages")
-    sources = Sources(tmp_path)
+    sources = ForeignSources(tmp_path)
     assert sources.known(["messages"]) == ()
     deadline = time.monotonic() + 20
     while not sources._next and time.monotonic() < deadline:

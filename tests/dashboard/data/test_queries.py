@@ -134,9 +134,9 @@ def test_several_threads_ask_once() -> None:
 
 def test_a_short_series_is_given_whole(root: Path) -> None:
     make_run(root / "a", 5, values=lambda step: {"x": float(step), "y": math.nan})
-    found = queries.series("a", ["y", "x"])
-    assert found["key"].tolist() == ["x"] * 5 + ["y"] * 5
-    assert found["value"].tolist()[:5] == [0, 1, 2, 3, 4]
+    points = queries.series("a", ["y", "x"])
+    assert points["key"].tolist() == ["x"] * 5 + ["y"] * 5
+    assert points["value"].tolist()[:5] == [0, 1, 2, 3, 4]
 
 
 def test_a_long_series_is_means_of_ranges_between_its_real_ends(root: Path) -> None:

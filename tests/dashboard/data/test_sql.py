@@ -144,7 +144,7 @@ def test_csv_holds_pictures_as_base64() -> None:
     ],
 )
 def test_a_limit_is_said_with_a_way_out_that_there_is(root: Path, sql: str, said: str) -> None:
-    with pytest.raises(Problem, match=said) as found:
+    with pytest.raises(Problem, match=said) as caught:
         sql_box.ask("a", sql)
-    assert "SET" not in found.value.text
-    assert "temp_directory" not in found.value.text
+    assert "SET" not in caught.value.text
+    assert "temp_directory" not in caught.value.text

@@ -34,11 +34,11 @@ ALONE = ["drawn", "asked for news"]
 
 
 def test_a_part_is_drawn_before_news_of_it_begin_the_page_anew() -> None:
-    shown = AppTest.from_function(page).run()
-    assert shown.session_state.events == [*WITH_THE_PAGE, *ALONE] * 2
+    app = AppTest.from_function(page).run()
+    assert app.session_state.events == [*WITH_THE_PAGE, *ALONE] * 2
 
 
 def test_a_part_that_cannot_be_drawn_asks_for_news_all_the_same() -> None:
-    shown = AppTest.from_function(page)
-    shown.session_state.is_broken = True
-    assert shown.run().session_state.events == [*WITH_THE_PAGE, *ALONE] * 2
+    app = AppTest.from_function(page)
+    app.session_state.is_broken = True
+    assert app.run().session_state.events == [*WITH_THE_PAGE, *ALONE] * 2

@@ -43,7 +43,7 @@ def test_scripts_import_each_other_by_name_and_nothing_else() -> None:
     for name, path in scripts.files().items():
         if name != "plotly.js":
             imported = re.findall(r'from "(.*?)"', path.read_text(encoding="utf-8"))
-            assert {one.removeprefix("./") for one in imported} <= set(scripts.files()), name
+            assert {path.removeprefix("./") for path in imported} <= set(scripts.files()), name
 
 
 def test_scripts_put_in_text_and_no_html() -> None:

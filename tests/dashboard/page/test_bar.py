@@ -20,10 +20,10 @@ RESUME = Action(text="Resume the run: x.", command="echoscope train --resume run
 
 
 def test_the_way_on_stands_there_with_its_command(serve_root: Callable[..., None]) -> None:
-    found = said(RunState.HEALTHY, actions=(RESUME,))
-    assert _to_do("x", found) == "To do: Resume the run: x. `echoscope train --resume runs/x`"
+    bar = said(RunState.HEALTHY, actions=(RESUME,))
+    assert _to_do("x", bar) == "To do: Resume the run: x. `echoscope train --resume runs/x`"
     branch = replace(RESUME, verb="branch", command="echoscope ctl x branch")
-    assert _to_do("x", replace(found, actions=(branch,))) == "To do: Resume the run: x."
+    assert _to_do("x", replace(bar, actions=(branch,))) == "To do: Resume the run: x."
 
 
 def said(state: RunState, **changes: object) -> Verdict:

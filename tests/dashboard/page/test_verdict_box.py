@@ -76,7 +76,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Action], Verdict]:
 def texts(page: AppTest) -> str:
     assert not page.exception, page.exception
     kinds = ("text", "caption", "code", "markdown")
-    return "\n".join(str(one.value) for kind in kinds for one in page.get(kind)).replace("\\", "")
+    return "\n".join(str(tag.value) for kind in kinds for tag in page.get(kind)).replace("\\", "")
 
 
 def keys(page: AppTest) -> list[Any]:
@@ -147,7 +147,7 @@ def test_evidence_and_advice_come_before_the_rest(
 ) -> None:
     judged(BRANCH)
     page = open_page("diagnosis", root, run="tiny")
-    (box,) = [one.proto.body for one in page.get("html") if 'class="es-state"' in one.proto.body]
+    (box,) = [tag.proto.body for tag in page.get("html") if 'class="es-state"' in tag.proto.body]
     parts = ("Echo trap", "Reward std within groups: 0.5", "Go back to checkpoint 2")
     assert sorted(parts, key=box.index) == list(parts)
     assert "echoscope ctl runs/tiny branch --checkpoint 2" in box

@@ -14,8 +14,8 @@ from echoscope.dashboard.replay.diff import (
     MAX_CHARS,
     MAX_PAIRS,
     MAX_TURNS,
-    Budget,
-    Piece,
+    DiffBudget,
+    TextPiece,
     episodes_html,
     first_difference,
     word_diff,
@@ -82,11 +82,13 @@ def test_what_is_too_long_for_each_other_counts_as_different_between_equal_ends(
 
 
 def test_a_comparison_is_paid_for_once() -> None:
-    budget = Budget(left=10)
+    budget = DiffBudget(left=10)
     assert budget.allows(6)
     assert not budget.allows(6)
     assert budget.left == 4
-    assert word_diff("a b c", "d e f", Budget(left=8))[0] == [Piece("a b c", is_shared=False)]
+    assert word_diff("a b c", "d e f", DiffBudget(left=8))[0] == [
+        TextPiece("a b c", is_shared=False)
+    ]
 
 
 def test_where_two_episodes_part() -> None:

@@ -12,7 +12,7 @@ from trajectories import make_trajectory
 
 from echoscope.dashboard.replay.listing import (
     COLUMNS,
-    Asked,
+    ListRequest,
     hits_in,
     summary,
 )
@@ -37,7 +37,7 @@ def rows(**columns: list[object]) -> pd.DataFrame:
 
 def ids(table: pd.DataFrame, **asked: str) -> list[str]:
     """The ids that a list of these rows has, in order."""
-    sql = Asked(**({"step": 0, "split": "train"} | asked)).sql()
+    sql = ListRequest(**({"step": 0, "split": "train"} | asked)).sql()
     with duckdb.connect() as connection:
         connection.register("trajectories", table)
         return list(connection.execute(sql).df()["id"])
@@ -81,7 +81,7 @@ def test_filters_keep_what_matches_all_of_them() -> None:
 @pytest.mark.parametrize("where", ["no_such = 1", "1); DROP TABLE x", "(", "true UNION SELECT 1"])
 def test_what_is_no_condition_is_refused(where: str) -> None:
     with pytest.raises(QueryError):
-        Asked(step=0, split="train", where=where).sql()
+        ListRequest(step=0, split="train", where=where).sql()
 
 
 def test_hits_are_found_whatever_their_case_and_signs() -> None:

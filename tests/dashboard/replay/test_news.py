@@ -12,7 +12,7 @@ from shown_figures import listened_to, shown_lines
 from streamlit.testing.v1 import AppTest
 
 from echoscope.dashboard.replay import news as replay_news
-from echoscope.dashboard.replay.listing import Asked, Listed, listed
+from echoscope.dashboard.replay.listing import Listed, ListRequest, listed
 from echoscope.store.records import StepMetrics, TrajectoryOutcome
 from echoscope.store.writer import RunWriter
 
@@ -71,7 +71,7 @@ def test_a_run_before_its_first_trajectory_is_waited_for(
 ) -> None:
     young = open_writer(tmp_path / "young")
     page = open_page("replay", tmp_path, run="young")
-    assert "nothing to replay" in "\n".join(str(found.value) for found in page.text)
+    assert "nothing to replay" in "\n".join(str(element.value) for element in page.text)
     assert "position" in listened_to(page)
     young.close(status="finished")
 
@@ -93,7 +93,7 @@ def test_an_update_that_came_to_the_list_is_news(
     kept = TrajectoryOutcome(trajectory_id=some[0].id, advantage=0.5, kept=True, drop_reason=None)
     writer.commit_step(metrics=[metrics_of(2)], trajectories=some, outcomes=[kept])
     writer.flush()
-    now: Listed = listed("live", Asked(step=2, split="train"))
+    now: Listed = listed("live", ListRequest(step=2, split="train"))
     assert not replay_news.has_come("live", now)  # the other one is pending still
     before_the_update = replace(now, rows=now.rows.assign(kept=None))
     assert replay_news.has_come("live", before_the_update)

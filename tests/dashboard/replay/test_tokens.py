@@ -15,7 +15,7 @@ from trajectories import make_trajectory
 from echoscope.dashboard.replay.heat import (
     HEATS,
     LEVELS,
-    Scale,
+    HeatScale,
     available,
     scale_of,
     trajectory_scale,
@@ -60,10 +60,10 @@ def parse(html: str) -> ET.Element:
 class TestNumbers:
     def test_the_ratio_is_the_exponent_of_the_gap_between_trainer_and_sampler(self) -> None:
         outcome = an_outcome(trainer_logprobs=[-1.0, -0.5, -200.0, -1, -1, -1, -1])
-        found = HEATS["ratio"].read(a_turn(), outcome)
-        assert found is not None
-        np.testing.assert_allclose(found[:2], [1.0, np.exp(0.5)], rtol=1e-6)
-        assert 0 < found[2] < 1e-20
+        ratios = HEATS["ratio"].read(a_turn(), outcome)
+        assert ratios is not None
+        np.testing.assert_allclose(ratios[:2], [1.0, np.exp(0.5)], rtol=1e-6)
+        assert 0 < ratios[2] < 1e-20
 
     def test_the_reference_gap_prefers_the_trainers_log_probs(self) -> None:
         turn = a_turn()
@@ -80,8 +80,8 @@ class TestNumbers:
         assert available(a_trajectory(without), None) == []
 
     def test_available_names_what_some_turn_has(self) -> None:
-        found = available(a_trajectory(a_turn()), an_outcome(information=[0.0] * 7))
-        assert found == ["logprob", "entropy", "information"]
+        heats = available(a_trajectory(a_turn()), an_outcome(information=[0.0] * 7))
+        assert heats == ["logprob", "entropy", "information"]
 
 
 class TestScale:
@@ -98,7 +98,7 @@ class TestScale:
         assert scale.levels(np.array([1.0 + 1e-6])).tolist() == [0]
 
     def test_levels_go_from_far_below_to_far_above(self) -> None:
-        scale = Scale(neutral=0.0, reach=10.0, has_below=True, has_above=True)
+        scale = HeatScale(neutral=0.0, reach=10.0, has_below=True, has_above=True)
         values = np.array([-np.inf, -10.0, -2.0, 0.0, np.nan, 0.9, 1.1, 99.0])
         assert scale.levels(values).tolist() == [-LEVELS, -LEVELS, -1, 0, 0, 0, 1, LEVELS]
 
@@ -153,7 +153,7 @@ class TestHeat:
         assert "&#8629;</span>\n" in self.draw(["a\n", *PIECES[1:]])
 
     def test_the_legend_has_numbers_and_a_meaning(self) -> None:
-        scale = Scale(neutral=0.0, reach=2.0, has_below=True, has_above=True)
+        scale = HeatScale(neutral=0.0, reach=2.0, has_below=True, has_above=True)
         root = parse(legend_html(HEATS["advantage"], scale))
         keys = [key.text for key in root.findall(".//span[@class]") if "es-key" in key.get("class")]
         assert keys[0] == "<=-2"
@@ -204,8 +204,8 @@ class TestText:
 
     def test_overlapping_spans_of_a_broken_file_show_nothing_twice(self) -> None:
         turn = a_turn(response="abcdef", reasoning_chars=(0, 4), answer_chars=(2, 6))
-        shown = re.sub(r"<span class=\"es-name\">.*?</span>|<[^>]*>", "", text_html(turn))
-        assert shown == "abcdef"
+        text = re.sub(r"<span class=\"es-name\">.*?</span>|<[^>]*>", "", text_html(turn))
+        assert text == "abcdef"
 
     def test_an_empty_response_says_so(self) -> None:
         turn = a_turn(response="", reasoning_chars=None, answer_chars=None)
@@ -231,5 +231,5 @@ def test_any_pieces_and_any_numbers_make_well_formed_html(
 @given(st.text(alphabet=st.characters(codec="utf-8", categories=["L", "N", "P", "S"])))
 def test_all_of_a_response_is_shown_as_it_is(text: str) -> None:
     html = text_html(a_turn(response=text, reasoning_chars=(0, len(text) // 2), answer_chars=None))
-    shown = unescape(re.sub(r"<span class=\"es-name\">.*?</span>|<[^>]*>", "", html))
-    assert shown == (text or "empty response")
+    plain_text = unescape(re.sub(r"<span class=\"es-name\">.*?</span>|<[^>]*>", "", html))
+    assert plain_text == (text or "empty response")

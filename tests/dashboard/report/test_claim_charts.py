@@ -51,7 +51,7 @@ def verdict() -> Verdict:
 def test_success_comes_first_and_a_level_that_stays_has_no_chart(figures: RunFigures) -> None:
     charts = claim_charts(figures, evidence_rows(verdict()))
     assert [chart.name for chart in charts] == ["success", BOILERPLATE]
-    assert charts[1].words == ("phrases that are boilerplate: 20 % -> 60 %",)
+    assert charts[1].sentences == ("phrases that are boilerplate: 20 % -> 60 %",)
 
 
 def test_each_level_is_drawn_over_its_own_steps(figures: RunFigures) -> None:

@@ -50,13 +50,13 @@ def test_a_claim_and_evidence_of_one_metric_are_one_row_with_one_interval() -> N
         "steps": "steps 0 to 29, then steps 30 to 39 (640 episodes)",
         "metric": SUCCESS,
     }
-    assert (row.steps, row.words) == ((0, 39), "words")
+    assert (row.steps, row.sentence) == ((0, 39), "words")
 
 
 def test_a_level_without_a_change_has_nothing_before() -> None:
     (row,) = evidence_rows(said(level(SUCCESS, 0.5, (0, 39))))
     assert (row.cells()["before"], row.cells()["steps"]) == ("none", "steps 0 to 39")
-    assert row.words == "training success: mean 50 % (45 to 55), no trend"
+    assert row.sentence == "training success: mean 50 % (45 to 55), no trend"
 
 
 def test_a_disagreement_is_a_row_for_each_side() -> None:

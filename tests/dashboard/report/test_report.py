@@ -50,8 +50,8 @@ def test_it_says_the_verdict_and_shows_charts_and_trajectories(report: str) -> N
     assert "insufficient evidence" in words
     for heading in ("What the verdict rests on", "Typical trajectories", "Curves", "Trajectories"):
         assert heading in words
-    assert len([one for one in page.of("svg") if one.get("class") == "picture"]) >= 8
-    assert [one for one in page.of("details") if "id" in one]
+    assert len([attrs for attrs in page.of("svg") if attrs.get("class") == "picture"]) >= 8
+    assert [attrs for attrs in page.of("details") if "id" in attrs]
 
 
 def test_it_is_small_and_has_no_script(report: str) -> None:
@@ -75,7 +75,7 @@ def test_nothing_in_it_can_ask_a_network(report: str) -> None:
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     make_run(tmp_path / "bad", name=HOSTILE, tags=[HOSTILE], text=HOSTILE)
     page = Elements(make_report(tmp_path / "bad"))
-    assert not [one for one in page.of("img") if one.get("src") == "x"]
+    assert not [attrs for attrs in page.of("img") if attrs.get("src") == "x"]
     assert page.of("script") == []
     assert not [name for _, a in page.found for name in a if name.startswith("on")]
     assert "alert(1)" in " ".join(page.words)
@@ -84,7 +84,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
 def test_chosen_trajectories_are_shown_and_an_unknown_one_is_refused(recorded_root: Path) -> None:
     run = recorded_root / "tiny"
     page = Elements(make_report(run, chosen=["t00000001-00002"]))
-    assert [one["id"] for one in page.of("details") if "id" in one] == ["t00000001-00002"]
+    assert [attrs["id"] for attrs in page.of("details") if "id" in attrs] == ["t00000001-00002"]
     for name in ("t00000001-99999", "../x"):
         with pytest.raises(QueryError, match="no trajectory"):
             make_report(run, chosen=[name])

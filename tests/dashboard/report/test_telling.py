@@ -34,7 +34,7 @@ def rows() -> pd.DataFrame:
 def shown(verdict: Verdict, table: pd.DataFrame) -> tuple[str, list[int]]:
     """What the examples are called, and the number of each in its step."""
     places, words = telling(verdict, table)
-    return words, [int(place.trajectory_id[-5:]) for place in places]
+    return words, [int(example.trajectory_id[-5:]) for example in places]
 
 
 def test_a_healthy_run_shows_one_typical_trajectory_of_each_prompt() -> None:
@@ -67,9 +67,9 @@ def test_return_up_and_success_down_shows_failures_that_earn_most() -> None:
 
 
 def test_exemplars_of_an_alarm_come_first() -> None:
-    place = Shown(trajectory_id="t00000001-00003", turn=1, note="why")
-    found = telling(replace(Diagnosis().verdict(), exemplars=(place,)), rows())
-    assert found == ((place,), "")
+    example = Shown(trajectory_id="t00000001-00003", turn=1, note="why")
+    examples = telling(replace(Diagnosis().verdict(), exemplars=(example,)), rows())
+    assert examples == ((example,), "")
 
 
 def test_a_step_without_trajectories_shows_none() -> None:
@@ -79,8 +79,8 @@ def test_a_step_without_trajectories_shows_none() -> None:
 def test_the_text_that_proves_the_finding_is_marked() -> None:
     response = "I go <left>, I go <left>"
     turn = Turn(index=0, observation="Where to?", response=response, reasoning_chars=(0, 12))
-    place = Shown(trajectory_id="t00000001-00003", turn=0, spans=((5, 11),), note="why")
-    html = example_html(turn, place)
+    example = Shown(trajectory_id="t00000001-00003", turn=0, spans=((5, 11),), note="why")
+    html = example_html(turn, example)
     assert "Where to?" in html
     assert html.count('<span class="es-hit">&lt;left&gt;</span>') == 2
-    assert "es-hit" not in example_html(turn, replace(place, spans=()))
+    assert "es-hit" not in example_html(turn, replace(example, spans=()))

@@ -58,9 +58,9 @@ def settled(started: Launch) -> branching.BranchReport:
     """The report once there is a run, or a refusal."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        found = started.report()
-        if not found.is_starting:
-            return found
+        report = started.report()
+        if not report.is_starting:
+            return report
         assert time.monotonic() < deadline, started.log.read_text()
         time.sleep(0.05)
 
@@ -76,8 +76,8 @@ def follow(page: AppTest, label: str) -> str:
     (button,) = [button for button in page.button if button.label == label]
     button.click().run()
     assert not page.exception
-    found: Any = page.query_params["run"]
-    return str(found if isinstance(found, str) else found[0])
+    run_id: Any = page.query_params["run"]
+    return str(run_id if isinstance(run_id, str) else run_id[0])
 
 
 # What a page may ask
@@ -173,10 +173,10 @@ def test_an_order_is_checked_by_what_the_run_has_set(tmp_path: Path) -> None:
 
 
 def test_free_text_is_part_of_one_word_and_settings_come_after_the_options(tmp_path: Path) -> None:
-    wanted = order(
+    branch = order(
         tmp_path, name="a-b", reason="--dry-run", author="-x", settings=("optim.lr=1e-4",)
     )
-    words = command(replace(wanted, parent=tmp_path / "-run"), tmp_path)
+    words = command(replace(branch, parent=tmp_path / "-run"), tmp_path)
     assert words == [
         *("ctl", str(tmp_path / "-run"), "branch", "--json", f"--root={tmp_path}"),
         *("--checkpoint=2", "--name=a-b", "--reason=--dry-run", "--by=-x", "--", "optim.lr=1e-4"),
@@ -250,8 +250,8 @@ def test_a_branch_outlives_the_process_that_started_it(root: Path) -> None:
 @pytest.mark.long
 def test_what_the_command_refuses_is_one_line_and_leaves_no_run(root: Path) -> None:
     started = launch(order(root, checkpoint=4, settings=("optim.lrr=1",)), root)
-    found = settled(started)
-    assert found.problem == "unknown key 'optim.lrr'; did you mean 'lr'?"
+    report = settled(started)
+    assert report.problem == "unknown key 'optim.lrr'; did you mean 'lr'?"
     assert sorted(path.name for path in root.iterdir()) == [".branches", "tiny"]
     listed = RunList(root)
     assert [row.run_id for row in listed.rows()] == ["tiny"]
@@ -272,7 +272,7 @@ def launched(root: Path, log: str, code: int | None) -> Launch:
     path = root / "a.log"
     path.write_text(log)
     process: Any = Ended(code)
-    return Launch(order=order(root), root=root, log=path, at=0.0, process=process)
+    return Launch(order=order(root), root=root, log=path, started=0.0, process=process)
 
 
 START = '{"outcome": "starting", "run_id": "new", "changed": {"steps": [4, 8]}}\n'
@@ -295,20 +295,20 @@ START = '{"outcome": "starting", "run_id": "new", "changed": {"steps": [4, 8]}}\
 def test_a_log_tells_how_far_it_is(
     tmp_path: Path, log: str, code: int | None, is_starting: bool, problem: str
 ) -> None:
-    found = launched(tmp_path, log, code).report()
-    assert (found.is_starting, found.problem) == (is_starting, problem)
+    report = launched(tmp_path, log, code).report()
+    assert (report.is_starting, report.problem) == (is_starting, problem)
 
 
 def test_a_branch_runs_once_its_run_is_on_the_disk(tmp_path: Path) -> None:
     make_run(tmp_path / "new")
-    found = launched(tmp_path, START, 0).report()
-    assert found.run_id == "new"
+    report = launched(tmp_path, START, 0).report()
+    assert report.run_id == "new"
 
 
 def test_a_log_that_is_gone_is_said(tmp_path: Path) -> None:
-    one = launched(tmp_path, "", 1)
-    one.log.unlink()
-    assert "No such file" in one.report().problem
+    ended = launched(tmp_path, "", 1)
+    ended.log.unlink()
+    assert "No such file" in ended.report().problem
 
 
 def test_logs_go_nowhere_else_through_a_link(root: Path, tmp_path: Path) -> None:
@@ -433,8 +433,8 @@ def test_no_process_is_asked_before_a_suggestion_is_confirmed(
 def test_the_form_begins_with_the_last_good_checkpoint(root: Path, open_page: OpenPage) -> None:
     """Without an alarm that is the newest; the list names it."""
     page = open_form(open_page, root)
-    at = page.selectbox(key="branch_at:tiny")
-    assert (at.value, at.options) == (4, ["4 (last good)", "2", "0"])
+    box = page.selectbox(key="branch_at:tiny")
+    assert (box.value, box.options) == (4, ["4 (last good)", "2", "0"])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from browsing import until
 
-from echoscope.dashboard.data.foreign import Source, Sources
+from echoscope.dashboard.data.foreign import ForeignSource, ForeignSources
 from echoscope.dashboard.steer import importing
 from echoscope.store.query.listing import RunList
 
@@ -17,14 +17,14 @@ METRICS = Path(__file__).parents[2] / "diagnostics" / "read" / "fixtures"
 TENSORBOARD = Path(__file__).parent / "fixtures" / "tensorboard_runs"
 
 
-def source_of(root: Path, name: str) -> Source:
-    sources = Sources(root)
+def source_of(root: Path, name: str) -> ForeignSource:
+    sources = ForeignSources(root)
     sources.known([name])
     until(lambda: bool(sources._seen), "look at the files")
     return sources._seen[0]
 
 
-def ended(begun: importing.Import) -> importing.ImportReport:
+def ended(begun: importing.Import) -> importing.ImportProgress:
     until(lambda: begun.report().is_done, "end of the import")
     return begun.report()
 
@@ -77,7 +77,7 @@ def test_what_is_not_taken_is_said(tmp_path: Path) -> None:
 
 def test_names_of_runs_are_fit_and_free(tmp_path: Path) -> None:
     def name(of: str) -> str:
-        return importing.new_name(Source(path=Path("/data") / of), tmp_path)
+        return importing.new_name(ForeignSource(path=Path("/data") / of), tmp_path)
 
     assert name("run.jsonl.zst") == "run"
     assert name("a b; rm -rf $HOME") == "a-b-rm-rf-HOME"

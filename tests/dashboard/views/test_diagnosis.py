@@ -61,9 +61,9 @@ def root(tmp_path: Path) -> Path:
 
 def words(page: AppTest) -> str:
     kinds = ("text", "markdown", "caption", "code", "info", "subheader")
-    found = "\n".join(str(element.value) for kind in kinds for element in page.get(kind))
-    found += "".join(element.proto.body for element in page.get("html"))
-    return found.replace("\\", "").replace("\u2060", "")
+    text = "\n".join(str(element.value) for kind in kinds for element in page.get(kind))
+    text += "".join(element.proto.body for element in page.get("html"))
+    return text.replace("\\", "").replace("\u2060", "")
 
 
 @pytest.mark.long
@@ -136,6 +136,6 @@ def test_no_filter_is_praised_where_luck_decides_the_reward(
         trajectories=[of_two_groups_that_differ(index) for index in range(16)],
     )
     writer.close(status="finished")
-    shown = words(open_page("diagnosis", tmp_path, run="made"))
-    assert said in shown
-    assert never not in shown
+    page_text = words(open_page("diagnosis", tmp_path, run="made"))
+    assert said in page_text
+    assert never not in page_text

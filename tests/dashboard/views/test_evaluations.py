@@ -132,11 +132,11 @@ def test_an_evaluation_is_not_shown_as_a_training(
 
 def test_the_page_runs_lists_it_without_judging_it(root: Path, open_page: OpenPage) -> None:
     make_run(root / "training")
-    found = columns_of(open_page("runs", root))
-    state = dict(zip(found["run"], found["verdict"], strict=True))
+    columns = columns_of(open_page("runs", root))
+    state = dict(zip(columns["run"], columns["verdict"], strict=True))
     assert {state[name] for name in ("good", "bad", "other")} == {"evaluation"}
     assert queries.known_verdict("good") is None
-    assert dict(zip(found["run"], found["env"], strict=True))["good"] == "lake"
+    assert dict(zip(columns["run"], columns["env"], strict=True))["good"] == "lake"
 
 
 def test_hostile_words_stay_words(tmp_path: Path, open_page: OpenPage) -> None:

@@ -189,9 +189,9 @@ def test_the_newest_step_of_each_format_is_replayed(
     assert "tokens" not in page.dataframe[0].value, "no file says how many"
     assert talk_of(page) == SHOWN[name].talk
     (details,) = [box for box in page.get("popover") if box.proto.popover.label == "Details"]
-    known = "".join(element.proto.body for element in details.get("html"))
+    details_html = "".join(element.proto.body for element in details.get("html"))
     for word in ("none", "nan", "tokens", "seed"):
-        assert word not in known.lower(), "nobody said so"
+        assert word not in details_html.lower(), "nobody said so"
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -203,13 +203,13 @@ def test_verdict_and_groups_of_each_format(
     page = open_page("diagnosis", imported_root, run=name)
     assert not page.exception
     assert SHOWN[name].verdict in html_of(page)
-    shown = figure_of(page, "group_map")
-    traces = [] if shown is None else json.loads(shown.text)["data"]
+    figure = figure_of(page, "group_map")
+    traces = [] if figure is None else json.loads(figure.text)["data"]
     texts = [trace["text"] for trace in traces if trace["type"] == "heatmap"]
     assert (
         tuple(cell for text in texts for row in text for cell in row if cell) == SHOWN[name].groups
     )
-    assert ("Groups and their rewards;" in f"{texts_of(page)};") == (shown is None)
+    assert ("Groups and their rewards;" in f"{texts_of(page)};") == (figure is None)
 
 
 # The mean of 1.5, 0, 1, 0; the mean of 0.7, 0, 0 and 0.7 / 2**0.5.
@@ -253,14 +253,14 @@ def test_guesses_are_named_on_the_page(imported_root: Path, open_page: OpenPage)
 
 def texts_of(page: AppTest) -> str:
     """All captions and plain texts of a page."""
-    return "\n".join(one.value for one in [*page.caption, *page.text]).replace("\\", "")
+    return "\n".join(element.value for element in [*page.caption, *page.text]).replace("\\", "")
 
 
 def test_an_imported_run_offers_no_control_and_says_why(
     imported_root: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", imported_root, run="verl")
-    assert not [one for one in page.button if "steer" in str(one.key)]
+    assert not [element for element in page.button if "steer" in str(element.key)]
     assert "This run was imported from files of verl, so it takes no commands." in texts_of(page)
     assert "The weights of this run are with another trainer" in texts_of(page)
     titles = "".join(figure.text for figure in shown_figures(page).values())

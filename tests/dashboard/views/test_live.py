@@ -192,7 +192,7 @@ def test_a_zoom_in_the_address_is_shown_by_all_charts(
 ) -> None:
     page = open_page("live", recorded_root, run="tiny", zoom="1,2.5")
     assert not page.exception
-    ranges = [one.layout["xaxis"].get("range") for one in shown_figures(page).values()]
+    ranges = [element.layout["xaxis"].get("range") for element in shown_figures(page).values()]
     assert ranges.count([1.0, 2.5]) > 4
     page = open_page("live", recorded_root, run="tiny", zoom="2,<b>")
     assert "is no range LOW,HIGH" in shown(page)
@@ -416,7 +416,7 @@ def test_settings_are_previewed_checked_and_sent_together(
 
     def field(key: str) -> Any:
         widgets = [*page.text_input, *page.selectbox]
-        return next(one for one in widgets if one.label.replace("\\", "") == key)
+        return next(element for element in widgets if element.label.replace("\\", "") == key)
 
     field("optim.lr").set_value("-1").run()
     assert "optim.lr is -1, but must be more than 0" in shown(page)
@@ -439,11 +439,11 @@ def test_what_alarms_do_is_set_by_rule(
     live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = with_settings(open_page("live", tmp_path, run="live"), "diagnostics.alarms.actions")
-    field = next(one for one in page.text_input if one.label.endswith("actions"))
+    field = next(element for element in page.text_input if element.label.endswith("actions"))
     field.set_value('{"KL_DRIFT": "stopp"}').run()
     assert "stopp" in shown(page)
     assert not [b for b in page.button if b.key == "steering_review"]
-    next(one for one in page.text_input if one.label.endswith("actions")).set_value(
+    next(element for element in page.text_input if element.label.endswith("actions")).set_value(
         '{"KL_DRIFT": "stop"}'
     ).run()
     press(page, "steering_review")

@@ -21,7 +21,7 @@ OpenPage = Callable[..., AppTest]
 
 
 def raised(alarm_id: str, rule: str, step: int, severity: str, **more: Any) -> Alarm:
-    known = {
+    fields = {
         "alarm_id": alarm_id,
         "rule": rule,
         "severity": AlarmSeverity(severity),
@@ -36,7 +36,7 @@ def raised(alarm_id: str, rule: str, step: int, severity: str, **more: Any) -> A
         "message": f"{rule} happened",
         "advice": "do this",
     }
-    return Alarm(**(known | more))
+    return Alarm(**(fields | more))
 
 
 def run_with(root: Path, name: str, success: float, alarms: list[Alarm]) -> Path:
@@ -126,7 +126,7 @@ def test_numbers_of_four_digits_are_written_out(tmp_path: Path, open_page: OpenP
     for name, value in tokens.items():
         writer = open_writer(tmp_path / name)
         made = [made_trajectory(0, index) for index in range(4)]
-        paid = [replace(one, turns=(replace(one.turns[0], reward=value),)) for one in made]
+        paid = [replace(t, turns=(replace(t.turns[0], reward=value),)) for t in made]
         row = {RESPONSE_LENGTH: value}
         writer.commit_step(metrics=[step_metrics(name, 0, row)], trajectories=paid)
         writer.commit_step(metrics=[step_metrics(name, 1, row)], trajectories=[])

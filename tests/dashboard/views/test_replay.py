@@ -199,8 +199,8 @@ def test_a_long_conversation_is_shown_around_the_chosen_turn(
     turns = tuple(Turn(index=n, observation=f"o{n}", response="r" * 9_000) for n in range(100))
     commit(tmp_path / "long", [replace(made_trajectory(0, 0), turns=turns)])
     html = shown_html(open_page("replay", tmp_path, run="long", turn="50"))
-    shown = [n for n in range(100) if f">Turn {n}<" in html]
-    assert shown == list(range(30, 70))
+    turns_shown = [n for n in range(100) if f">Turn {n}<" in html]
+    assert turns_shown == list(range(30, 70))
     assert "30 earlier turns" in html
     assert "30 later turns" in html
     assert html.count("r" * 9_000) == 1  # the chosen turn; the others are cut
@@ -375,9 +375,9 @@ class TestSearch:
         for step in range(4):
             some = [made_trajectory(step, n, "I go up.") for n in range(80)]
             some += [made_trajectory(step, n, "I go up.") for n in range(80, 90, 2)]
-            for place, reward in ((77, -1.0),) * (step == 2) + ((78, 2.0),) * (step == 3):
-                turns = (replace(some[place].turns[0], reward=reward),)
-                some[place] = replace(some[place], turns=turns)
+            for index, reward in ((77, -1.0),) * (step == 2) + ((78, 2.0),) * (step == 3):
+                turns = (replace(some[index].turns[0], reward=reward),)
+                some[index] = replace(some[index], turns=turns)
             if step == 1:
                 tokens = {"prompt_tokens": np.array([1]), "response_tokens": np.zeros(9, np.int32)}
                 some[40] = replace(some[40], turns=(replace(some[40].turns[0], **tokens),))

@@ -19,7 +19,7 @@ from tables import columns_of
 
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.comparing.levels import evaluated_estimate
-from echoscope.dashboard.data.run_table.facts import Standing
+from echoscope.dashboard.data.run_table.facts import TableVerdict
 from echoscope.dashboard.data.run_table.groups import grouped, ordered
 from echoscope.dashboard.data.run_table.root import root_runs
 from echoscope.dashboard.data.run_table.saved_views import save_view
@@ -40,13 +40,13 @@ Serve = Callable[..., None]
 def test_one_row_a_run(tmp_path: Path, open_page: OpenPage) -> None:
     make_run(tmp_path / "old", 3)
     make_run(tmp_path / "new", 5, status="failed")
-    found = columns_of(open_page("runs", tmp_path))
-    assert found["run"] == ["new", "old"]
-    assert found["status"] == ["failed", "finished"]
-    assert found["step"] == ["4", "2"]
-    assert found["success"] == ["50 %", "50 %"]
-    assert found["env"] == ["frozen_lake"] * 2
-    assert found["history"] == [[0.5] * 5, [0.5] * 3]
+    columns = columns_of(open_page("runs", tmp_path))
+    assert columns["run"] == ["new", "old"]
+    assert columns["status"] == ["failed", "finished"]
+    assert columns["step"] == ["4", "2"]
+    assert columns["success"] == ["50 %", "50 %"]
+    assert columns["env"] == ["frozen_lake"] * 2
+    assert columns["history"] == [[0.5] * 5, [0.5] * 3]
 
 
 def test_filter_and_sort_are_in_the_address(tmp_path: Path, open_page: OpenPage) -> None:
@@ -119,8 +119,8 @@ def test_the_list_has_the_word_of_the_store(tmp_path: Path, open_page: OpenPage)
     killed._lock.release()  # as the system does when a process dies
     for name in ("paused", "killed"):
         os.utime(tmp_path / name / "journal.ndjson", (time.time() - 3600,) * 2)
-    found = columns_of(open_page("runs", tmp_path))
-    status = dict(zip(found["run"], found["status"], strict=True))
+    columns = columns_of(open_page("runs", tmp_path))
+    status = dict(zip(columns["run"], columns["status"], strict=True))
     assert status["paused"].startswith("paused by ann for ")
     assert status["killed"] == "crashed"
     filtered = columns_of(open_page("runs", tmp_path, filter="^paused$"))
@@ -166,7 +166,7 @@ def test_a_page_says_of_how_many_runs_its_curves_are(tmp_path: Path, open_page: 
     page = open_page("runs", tmp_path)
 
     def says(words: str) -> bool:
-        return any(one.value == words for one in page.run().caption)
+        return any(part.value == words for part in page.run().caption)
 
     until(lambda: says("Drawn: 25 of 30 runs, those of this page."), "curves of the page")
     page.query_params["group"] = "algo"
@@ -235,7 +235,7 @@ def test_any_setting_or_metric_is_a_column(tmp_path: Path, open_page: OpenPage) 
     assert [*cells] == ["run", "optim.lr", "eval/all/success_rate", "max(eval_success)"]
     assert cells["optim.lr"] == ["1e-06", "0.0001"]
     assert cells["eval/all/success_rate"] == ["0 %", "50 %"]
-    assert any("there is no column" in one.value for one in page.info)
+    assert any("there is no column" in part.value for part in page.info)
 
 
 def test_ticks_hold_over_filters_and_pages(tmp_path: Path, open_page: OpenPage) -> None:
@@ -243,8 +243,8 @@ def test_ticks_hold_over_filters_and_pages(tmp_path: Path, open_page: OpenPage) 
     page = open_page("runs", tmp_path, filter="1e-06")
     page.session_state["_runs_ticked"] = ("lr1e-06-s0", "lr0.0001-s0")
     page.run()
-    assert "2 ticked, 1 of them outside of the filter" in [one.value for one in page.text]
-    assert [one.label for one in page.button if one.label == "Untick all"]
+    assert "2 ticked, 1 of them outside of the filter" in [part.value for part in page.text]
+    assert [part.label for part in page.button if part.label == "Untick all"]
 
 
 @pytest.mark.long
@@ -254,11 +254,11 @@ def test_ticks_of_a_page_become_those_of_all_runs_and_a_part_is_said(
     make_sweep(tmp_path, 15)
     page = open_page("runs", tmp_path, sort="run")
     page.session_state["_runs_ticked"] = tuple(columns_of(page)["run"])
-    (button,) = [one for one in page.run().button if one.label.startswith("Tick all")]
+    (button,) = [part for part in page.run().button if part.label.startswith("Tick all")]
     assert button.label == "Tick all 30"
     button.click().run()
-    assert "30 ticked" in [one.value for one in page.text]
-    links = [one.value.partition("]")[0] for one in page.markdown if "runs=" in one.value]
+    assert "30 ticked" in [part.value for part in page.text]
+    links = [part.value.partition("]")[0] for part in page.markdown if "runs=" in part.value]
     assert links == ["[Compare", "[Panels 6 of 30"]
 
 
@@ -285,7 +285,7 @@ def test_a_saved_view_is_an_address(tmp_path: Path, open_page: OpenPage) -> None
     cells = columns_of(open_page("runs", tmp_path, view="high only"))
     assert (cells["run"], cells["optim.lr"]) == (["lr0.0001-s0"], ["0.0001"])
     gone = open_page("runs", tmp_path, view="no such")
-    assert any("there is no saved view" in one.value for one in gone.info)
+    assert any("there is no saved view" in part.value for part in gone.info)
 
 
 def row(**fields: object) -> RunRow:
@@ -329,7 +329,7 @@ def test_a_verdict_says_since_when_and_nothing_that_contradicts_it(
     verdict: dict[str, Any], said: str
 ) -> None:
     whole = {"mark": (0.0, 0.0, 0), "regime": "", "since": None, "kind": ""} | verdict
-    assert verdict_words(Standing(**whole)) == said
+    assert verdict_words(TableVerdict(**whole)) == said
 
 
 def test_files_of_other_trainers_are_listed_and_open_by_a_click(
@@ -342,13 +342,13 @@ def test_files_of_other_trainers_are_listed_and_open_by_a_click(
         return looked_at(open_page("runs", tmp_path, options=options))
 
     listed = page()
-    assert "Files of other trainers" in [one.value for one in listed.subheader]
+    assert "Files of other trainers" in [part.value for part in listed.subheader]
     words = " ".join(one.value for one in listed.caption).replace("\\", "")
     assert "rollouts, 1 file" in words
-    assert [one.label for one in listed.button] == ["Import"]
+    assert [part.label for part in listed.button] == ["Import"]
     read_only = page(is_read_only=True)
-    assert [one.label for one in read_only.button] == []
-    assert "nothing is imported from here" in " ".join(one.value for one in read_only.caption)
+    assert [part.label for part in read_only.button] == []
+    assert "nothing is imported from here" in " ".join(part.value for part in read_only.caption)
 
 
 def test_an_import_that_was_stopped_can_be_continued(tmp_path: Path, open_page: OpenPage) -> None:
@@ -364,5 +364,5 @@ def test_an_import_that_was_stopped_can_be_continued(tmp_path: Path, open_page: 
     page = looked_at(open_page("runs", tmp_path))
     words = " ".join(one.value for one in page.caption).replace("\\", "")
     assert "imported only in part as the run verl-imported" in words
-    (button,) = [one for one in page.button if one.label == "Import"]
+    (button,) = [part for part in page.button if part.label == "Import"]
     assert button.help.replace("\\", "") == "Imports it as the run verl-imported."

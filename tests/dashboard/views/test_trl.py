@@ -59,4 +59,4 @@ def test_a_run_of_trl_appears_live_with_its_alarm_and_stops_when_the_page_says_s
     (command,) = queries.commands(RUN)
     assert command.ack is not None
     assert command.ack.outcome is CommandOutcome.APPLIED
-    assert "It takes no more commands" in "".join(one.value for one in page.run().caption)
+    assert "It takes no more commands" in "".join(element.value for element in page.run().caption)

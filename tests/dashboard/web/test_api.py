@@ -65,8 +65,8 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
 def pulse_of(client: TestClient) -> dict[str, Any]:
     """The pulse of the run once its verdict has been worked out."""
     queries.verdict("a", wait_s=60.0)
-    found: dict[str, Any] = client.get("/api/runs/a/pulse").json()
-    return found
+    pulse: dict[str, Any] = client.get("/api/runs/a/pulse").json()
+    return pulse
 
 
 def test_a_pulse_stays_while_nothing_happens(client: TestClient, live: RunWriter) -> None:
@@ -88,10 +88,10 @@ def test_a_step_changes_position_and_lines_and_nothing_that_is_drawn(
 def test_commands_alarms_metrics_and_the_end_change_a_pulse(
     client: TestClient, live: RunWriter, tmp_path: Path
 ) -> None:
-    at = pulse_of(client)
+    pulse = pulse_of(client)
     send(tmp_path / "a", new_command("a", CommandAction.PAUSE))
-    before, at = at, pulse_of(client)
-    assert changed(before, at) - {"verdict"} == {"position", "commands"}
+    before, pulse = pulse, pulse_of(client)
+    assert changed(before, pulse) - {"verdict"} == {"position", "commands"}
     alarm = Alarm(
         alarm_id="entropy:2",
         rule="ENTROPY_COLLAPSE",
@@ -108,16 +108,16 @@ def test_commands_alarms_metrics_and_the_end_change_a_pulse(
     )
     live.record_alarms([alarm])
     live.flush()
-    before, at = at, pulse_of(client)
-    assert "alarms" in changed(before, at)
-    assert SECRET not in json.dumps(at)
+    before, pulse = pulse, pulse_of(client)
+    assert "alarms" in changed(before, pulse)
+    assert SECRET not in json.dumps(pulse)
     add_steps(live, "a", range(3, 4), lambda step: {"mine/new": 1.0}, text=SECRET)
-    before, at = at, pulse_of(client)
-    assert "keys" in changed(before, at)
+    before, pulse = pulse, pulse_of(client)
+    assert "keys" in changed(before, pulse)
     live.close(status="finished")
-    before, at = at, pulse_of(client)
-    assert "status" in changed(before, at)
-    assert at["lines"]["status"]["text"] == "finished, step 3 of 100"
+    before, pulse = pulse, pulse_of(client)
+    assert "status" in changed(before, pulse)
+    assert pulse["lines"]["status"]["text"] == "finished, step 3 of 100"
 
 
 def test_a_run_that_goes_has_another_pulse_and_is_no_error(

@@ -16,11 +16,11 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from echoscope.dashboard.web.gate import (
+    AccessPolicy,
     AttemptLimit,
     ExposureError,
     Gate,
-    Policy,
-    Sessions,
+    LoginSessions,
     content_policy,
     inline_script_hashes,
     is_known_host,
@@ -49,7 +49,7 @@ def client(
     token: str = "",
     **options: bool,
 ) -> TestClient:
-    policy = Policy(address=address, port=8501, password=password, token=token)
+    policy = AccessPolicy(address=address, port=8501, password=password, token=token)
     app = Starlette(
         routes=[
             Route("/", page),
@@ -107,7 +107,7 @@ def test_a_short_password_is_refused() -> None:
     ],
 )
 def test_only_names_of_this_server_are_answered(address: str, host: str, is_known: bool) -> None:
-    assert is_known_host(Policy(address=address, port=8501), host) is is_known
+    assert is_known_host(AccessPolicy(address=address, port=8501), host) is is_known
 
 
 def test_a_foreign_host_is_refused_in_words() -> None:
@@ -250,12 +250,12 @@ def test_made_up_sessions_are_not_known(locked: TestClient, token: str) -> None:
 
 
 def test_a_session_of_another_process_is_not_known() -> None:
-    assert not Sessions().is_valid(Sessions().issue())
+    assert not LoginSessions().is_valid(LoginSessions().issue())
 
 
 def test_a_session_ends() -> None:
     now = [1_000.0]
-    sessions = Sessions(lambda: now[0])
+    sessions = LoginSessions(lambda: now[0])
     token = sessions.issue()
     assert sessions.is_valid(token)
     now[0] += 12 * 3600 + 1
@@ -296,7 +296,7 @@ def test_a_right_answer_takes_its_attempt_back() -> None:
 def test_strangers_cannot_lock_out_who_was_let_in_before() -> None:
     """Seventy addresses use up what strangers have; the owner's session has ended meanwhile."""
     now = [0.0]
-    policy = Policy(address="127.0.0.1", port=8501, password=PASSWORD)
+    policy = AccessPolicy(address="127.0.0.1", port=8501, password=PASSWORD)
     gate = Gate(Starlette(), policy, clock=lambda: now[0])
     cookies: list[str] = []
 
@@ -316,7 +316,9 @@ def test_strangers_cannot_lock_out_who_was_let_in_before() -> None:
     assert try_from("10.0.2.1", PASSWORD) == 429
     assert try_from("10.0.2.1", PASSWORD, cookie) == 303
     assert try_from("10.0.0.1", PASSWORD) == 303
-    assert try_from("10.0.2.2", PASSWORD, Sessions().issue()) == 429  # a cookie that others made
+    assert (
+        try_from("10.0.2.2", PASSWORD, LoginSessions().issue()) == 429
+    )  # a cookie that others made
 
     # Through a tunnel all have one address: five wrong ones there keep only the others waiting.
     assert [try_from("127.0.0.1", PASSWORD, cookie)] == [303]
@@ -329,13 +331,13 @@ def test_strangers_cannot_lock_out_who_was_let_in_before() -> None:
 
 def test_an_expired_cookie_names_its_holder_and_opens_nothing() -> None:
     now = [0.0]
-    sessions = Sessions(clock=lambda: now[0])
+    sessions = LoginSessions(clock=lambda: now[0])
     token = sessions.issue()
     holder = sessions.holder(token)
     assert holder
     now[0] = 13 * 3600
     assert (sessions.is_valid(token), sessions.holder(token)) == (False, holder)
-    assert sessions.holder("") == sessions.holder("9.x.y") == Sessions().holder(token) == ""
+    assert sessions.holder("") == sessions.holder("9.x.y") == LoginSessions().holder(token) == ""
 
 
 async def answer_to(
@@ -377,7 +379,7 @@ async def answer_to(
 
 
 def test_who_goes_away_in_the_middle_of_a_form_is_no_failure() -> None:
-    gate = Gate(Starlette(), Policy(address="127.0.0.1", port=8501, password=PASSWORD))
+    gate = Gate(Starlette(), AccessPolicy(address="127.0.0.1", port=8501, password=PASSWORD))
     scope = {
         "type": "http",
         "method": "POST",
@@ -408,7 +410,7 @@ def test_attempts_are_counted_before_their_bodies_are_read(
     """200 connections send their headers, and then their bodies, the right password last."""
 
     async def burst() -> list[int]:
-        gate = Gate(Starlette(), Policy(address="127.0.0.1", port=8501, password=PASSWORD))
+        gate = Gate(Starlette(), AccessPolicy(address="127.0.0.1", port=8501, password=PASSWORD))
         bodies = [asyncio.get_running_loop().create_future() for _ in clients]
         asked = [
             asyncio.create_task(answer_to(gate, one, body))
@@ -468,7 +470,7 @@ def test_the_token_can_be_pasted(linked: TestClient) -> None:
 
 
 def test_a_policy_does_not_show_its_secrets() -> None:
-    policy = Policy(address="h", port=1, password=PASSWORD, token=TOKEN)
+    policy = AccessPolicy(address="h", port=1, password=PASSWORD, token=TOKEN)
     assert PASSWORD not in repr(policy)
     assert TOKEN not in repr(policy)
 

@@ -246,23 +246,23 @@ def test_the_next_free_port_is_taken_otherwise() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with open_port("127.0.0.1", port, is_exact=False) as found:
-            assert found.getsockname()[1] > port
+        with open_port("127.0.0.1", port, is_exact=False) as opened:
+            assert opened.getsockname()[1] > port
         with pytest.raises(OSError, match="cannot listen"):
             open_port("127.0.0.1", port, is_exact=True)
 
 
 def test_small_answers_are_not_held_back() -> None:
     async def has_no_delay() -> bool:
-        found = asyncio.Queue[asyncio.StreamWriter]()
+        writers = asyncio.Queue[asyncio.StreamWriter]()
 
         async def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await found.put(writer)
+            await writers.put(writer)
 
         with open_port("127.0.0.1", 0, is_exact=True) as opened:
             async with await asyncio.start_server(take, sock=opened):
                 _, client = await asyncio.open_connection(*opened.getsockname())
-                accepted = (await found.get()).get_extra_info("socket")
+                accepted = (await writers.get()).get_extra_info("socket")
                 answer = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
                 client.close()
         return bool(answer)
@@ -274,9 +274,9 @@ def test_small_answers_are_not_held_back() -> None:
 def test_a_run_opens_its_page_and_a_missing_root_is_said(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = Served(root / "a", "--read-only")
-    assert one.url.endswith(f":{one.port}/live?run=a")
-    one.stop()
+    server = Served(root / "a", "--read-only")
+    assert server.url.endswith(f":{server.port}/live?run=a")
+    server.stop()
     monkeypatch.chdir(tmp_path)
     none = Served(Path("runs"))  # the default: a first visit
     none.process.terminate()

@@ -9,9 +9,9 @@ import pytest
 
 from echoscope.diagnostics.bench.cures.kinds import kinds, setup_of, twins
 from echoscope.diagnostics.bench.cures.records import (
-    Piece,
     RecordError,
     Records,
+    TrainedPiece,
     has_collapsed,
     outcome,
 )
@@ -33,7 +33,7 @@ def curve(levels: dict[int, float], last: int) -> dict[int, float]:
     }
 
 
-FALLEN = Piece(
+FALLEN = TrainedPiece(
     of="bandit-rate",
     seed=0,
     arm=UNTREATED,
@@ -45,7 +45,7 @@ FALLEN = Piece(
     steps=85,
     seconds=60.5,
 )
-HELD = Piece(
+HELD = TrainedPiece(
     of="bandit-rate",
     seed=0,
     arm="lr-tenth",
@@ -103,7 +103,7 @@ def test_a_run_without_a_checkpoint_to_go_back_to_is_not_judged() -> None:
     assert outcome(HELD, replace(FALLEN, checkpoint=None)) is None
 
 
-def recorded(folder: Path, *pieces: Piece) -> Results:
+def recorded(folder: Path, *pieces: TrainedPiece) -> Results:
     """The results of pieces that were trained with the present setup."""
     records = Records(folder)
     for piece in pieces:
@@ -173,17 +173,17 @@ def test_a_treatment_is_shown_to_help_only_where_it_beats_the_controls(tmp_path:
         *(replace(HELD, seed=seed) for seed in seeds),
         *(replace(placebo, seed=seed) for seed in seeds),
     )
-    (shown,) = all_held.measured()
-    assert (shown.symptom, shown.treatment.name, shown.is_shown) == (
+    (held,) = all_held.measured()
+    assert (held.symptom, held.treatment.name, held.is_shown) == (
         "FORMAT_COLLAPSE",
         "lr-tenth",
         True,
     )
-    assert (shown.rate.held, shown.rate.of, shown.control.held, shown.control.of) == (5, 5, 0, 5)
+    assert (held.rate.held, held.rate.of, held.control.held, held.control.of) == (5, 5, 0, 5)
 
 
 def test_what_a_treatment_costs_a_healthy_twin_is_a_difference_of_success(tmp_path: Path) -> None:
-    twin = Piece(of="bandit", seed=0, arm=UNTREATED, steps=80, seconds=1.0)
+    twin = TrainedPiece(of="bandit", seed=0, arm=UNTREATED, steps=80, seconds=1.0)
     healthy, treated = (
         replace(twin, arm=arm, success=curve({0: 0.5, 60: level}, 80))
         for arm, level in ((UNTREATED, 0.9), ("lr-tenth", 0.85))
@@ -206,7 +206,7 @@ def test_every_kind_is_a_twin_with_something_changed_and_has_a_placebo() -> None
         assert (REWOUND in kind.arms) == bool(kind.live), kind.name
 
 
-TWIN = Piece(
+TWIN = TrainedPiece(
     of="bandit", seed=0, arm=UNTREATED, success=curve({0: 0.5, 40: 0.9}, 80), steps=80, seconds=9.0
 )
 TREATED = replace(

@@ -74,22 +74,22 @@ def test_labelled_curves(curves: Path) -> None:
     assert bad.num_healthy_steps == bad.onset_step - 10  # steps from 0 on
     assert (good.num_healthy_steps, nothing.num_healthy_steps) == (160, 0)
     assert (bad.regime, bad.seed, good.regime) == (Regime.DIVERSE, 3, None)
-    found = report("set", [bad, good, nothing])
-    assert (found.verdict.num_collapsed, found.verdict.num_in_time) == (1, 1)
-    assert found.num_kind_right == 1
-    assert (found.verdict.num_controls, found.verdict.num_false) == (1, 0)
-    assert found.verdict.median_lead > 0
-    assert found.verdict.false_per_1000 == 0
+    scored = report("set", [bad, good, nothing])
+    assert (scored.verdict.num_collapsed, scored.verdict.num_in_time) == (1, 1)
+    assert scored.num_kind_right == 1
+    assert (scored.verdict.num_controls, scored.verdict.num_false) == (1, 0)
+    assert scored.verdict.median_lead > 0
+    assert scored.verdict.false_per_1000 == 0
 
 
 def test_baselines_on_the_same_runs(curves: Path) -> None:
     runs = load_curves(curves)
     assert first_stop(runs[0]) == (150,)
-    found = {result.name: result for result in baselines(runs, 0.0)}
-    late = found["RAGEN: the first of its three"].scores
+    by_name = {result.name: result for result in baselines(runs, 0.0)}
+    late = by_name["RAGEN: the first of its three"].scores
     assert late.num_in_time == 0
     assert late.median_lead < 0
-    kept = [result.matched_scores for result in found.values()]
+    kept = [result.matched_scores for result in by_name.values()]
     assert all(scores.num_false == 0 for scores in kept if scores is not None)
 
 
@@ -150,9 +150,9 @@ def test_no_made_healthy_run_is_called_a_collapse(kind: str, seed: int) -> None:
 @pytest.mark.long
 @pytest.mark.no_cover  # measuring it takes three times as long as the test
 def test_made_runs_as_a_bench() -> None:
-    found = report("made", made_set([1, 2]))
-    assert found.verdict.num_collapsed == 2 * len(COLLAPSES)
-    assert found.verdict.num_false == 0
-    assert found.regimes_right > 0.8
-    assert found.by_label["format_collapse"].num_watched == 2
-    assert all(found.has_more_lead(other) for other in found.beside)
+    scored = report("made", made_set([1, 2]))
+    assert scored.verdict.num_collapsed == 2 * len(COLLAPSES)
+    assert scored.verdict.num_false == 0
+    assert scored.regimes_right > 0.8
+    assert scored.by_label["format_collapse"].num_watched == 2
+    assert all(scored.has_more_lead(other) for other in scored.beside)

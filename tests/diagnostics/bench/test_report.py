@@ -7,7 +7,7 @@ import pytest
 
 from echoscope.diagnostics.bench.cures.kinds import HERE, kinds, twins
 from echoscope.diagnostics.bench.harness import LabelledRun
-from echoscope.diagnostics.bench.judging import Judged, RuleCalls, judge
+from echoscope.diagnostics.bench.judging import JudgedRun, RuleCalls, judge
 from echoscope.diagnostics.bench.report import recorded_set, report_of
 from echoscope.diagnostics.bench.report_json import report_json
 from echoscope.diagnostics.bench.scores import Call
@@ -34,7 +34,7 @@ def judged(
     warned: dict[str, int] | None = None,
     critical: dict[str, int] | None = None,
     regime: Regime = Regime.DIVERSE,
-) -> Judged:
+) -> JudgedRun:
     warned, critical = warned or {}, critical or {}
 
     spoke = {**critical, **warned}
@@ -43,7 +43,7 @@ def judged(
         return Call(run=of, steps=(steps[rule],) if rule in steps else ())
 
     first = min(critical.values(), default=None)
-    return Judged(
+    return JudgedRun(
         run=of, state=RunState.COLLAPSING if kinds else RunState.HEALTHY, kinds=kinds,
         regime=regime, watch=Call(run=of, steps=tuple(sorted(warned.values()))),
         critical=Call(run=of, steps=() if first is None else (first,)),
@@ -71,48 +71,48 @@ def test_per_rule_by_hand() -> None:
     Healthy: 40 steps of three collapses and 100 of the control. It warned once there (step 10);
     ECHO_TRAP once in vain in the control (90) and once too early in its own collapse (20).
     """
-    found = report_json(report_of("x", RESULTS))["rules"]
-    own = found[FORMAT]["own_kind"]
+    rules = report_json(report_of("x", RESULTS))["rules"]
+    own = rules[FORMAT]["own_kind"]
     assert (own["collapsed"], own["detected"], own["median_lead"]) == (2, 1, 2.5)
     assert own["median_onset_error"] == 17.5  # 10 and 25
-    assert found[FORMAT]["own_kind_warned_in_time"] == 2
-    assert found[FORMAT]["warning"]["detected"] == 2
-    assert found[FORMAT]["critical"]["false"] == 0
-    assert found[FORMAT]["warning"]["false_per_1000_steps"] == pytest.approx(1000 / 220)
-    assert found[TRAP]["critical"]["false_per_1000_steps"] == pytest.approx(1000 / 220)
-    assert found[TRAP]["warning"]["false"] == 2
-    assert found[TRAP]["warning"]["detected"] == 1  # in the broken run, at 64
-    assert found["STALLED"]["own_kind"] is None
+    assert rules[FORMAT]["own_kind_warned_in_time"] == 2
+    assert rules[FORMAT]["warning"]["detected"] == 2
+    assert rules[FORMAT]["critical"]["false"] == 0
+    assert rules[FORMAT]["warning"]["false_per_1000_steps"] == pytest.approx(1000 / 220)
+    assert rules[TRAP]["critical"]["false_per_1000_steps"] == pytest.approx(1000 / 220)
+    assert rules[TRAP]["warning"]["false"] == 2
+    assert rules[TRAP]["warning"]["detected"] == 1  # in the broken run, at 64
+    assert rules["STALLED"]["own_kind"] is None
 
 
 def test_whole_verdict_and_confusion_by_hand() -> None:
-    found = report_of("x", RESULTS)
-    assert (found.verdict.num_collapsed, found.verdict.num_in_time) == (3, 2)
-    assert found.verdict.median_lead == 4  # of 10, -5 and 4
-    assert found.verdict.num_false == 1
-    assert found.num_kind_right == 2
-    assert found.kinds == {
+    bench_report = report_of("x", RESULTS)
+    assert (bench_report.verdict.num_collapsed, bench_report.verdict.num_in_time) == (3, 2)
+    assert bench_report.verdict.median_lead == 4  # of 10, -5 and 4
+    assert bench_report.verdict.num_false == 1
+    assert bench_report.num_kind_right == 2
+    assert bench_report.kinds == {
         ("format_collapse", FORMAT): 1,
         ("format_collapse", TRAP): 1,
         ("echo_trap", TRAP): 1,
     }
-    assert found.regimes == {
+    assert bench_report.regimes == {
         ("diverse", "diverse"): 2,
         ("low_entropy_collapse", "low_entropy_collapse"): 1,
     }
-    assert found.regimes_right == 1.0
-    assert found.by_label["healthy"].critical.num_false == 1
+    assert bench_report.regimes_right == 1.0
+    assert bench_report.by_label["healthy"].critical.num_false == 1
 
 
 def test_json_has_everything_and_only_numbers() -> None:
-    found = json.loads(json.dumps(report_json(report_of("x", RESULTS)), allow_nan=False))
-    assert found["verdict"]["detected"] == 2
-    assert found["verdict"]["false_per_1000_steps"] == pytest.approx(1000 / 220)
-    assert found["targets"]["detection"] is False
-    assert found["targets"]["more_lead"]["z-score"] is True
-    assert found["rules"][FORMAT]["own_kind"]["median_lead"] == 2.5
-    assert [run["detected"] for run in found["runs"]] == [True, False, True, False]
-    assert found["runs"][3]["false_critical_steps"] == [90]
+    stored = json.loads(json.dumps(report_json(report_of("x", RESULTS)), allow_nan=False))
+    assert stored["verdict"]["detected"] == 2
+    assert stored["verdict"]["false_per_1000_steps"] == pytest.approx(1000 / 220)
+    assert stored["targets"]["detection"] is False
+    assert stored["targets"]["more_lead"]["z-score"] is True
+    assert stored["rules"][FORMAT]["own_kind"]["median_lead"] == 2.5
+    assert [run["detected"] for run in stored["runs"]] == [True, False, True, False]
+    assert stored["runs"][3]["false_critical_steps"] == [90]
 
 
 def test_a_rules_alarm_begins_when_it_is_raised_from_below() -> None:
@@ -128,15 +128,15 @@ def test_a_rules_alarm_begins_when_it_is_raised_from_below() -> None:
         name="x", label="format_collapse", is_collapsed=True, counts=True, halved_step=60,
         onset_step=40, recorded_stops={}, table=table,
     )  # fmt: skip
-    found = judge(of)
-    calls = found.rules[FORMAT]
+    judged_run = judge(of)
+    calls = judged_run.rules[FORMAT]
     # the median of five is low from 42 on, three times by 44; success turns at 60
     assert calls.warning.steps == (44,)
     assert calls.critical.steps == (60,)
-    assert found.watch.steps == (44,)
-    assert found.critical.steps == (60,)
-    assert found.critical.lead == 0
-    assert FORMAT not in found.kinds
+    assert judged_run.watch.steps == (44,)
+    assert judged_run.critical.steps == (60,)
+    assert judged_run.critical.lead == 0
+    assert FORMAT not in judged_run.kinds
 
 
 @pytest.mark.long

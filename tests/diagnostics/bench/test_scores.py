@@ -46,8 +46,8 @@ def test_it_counts_as_in_time_until_success_has_halved() -> None:
 
 
 def test_after_a_false_alarm_a_later_one_may_be_right() -> None:
-    found = call(BAD, 12, 60)
-    assert (found.step, found.false_steps) == (60, (12,))
+    called = call(BAD, 12, 60)
+    assert (called.step, called.false_steps) == (60, (12,))
 
 
 def test_onset_error_of_what_is_named_or_else_of_the_alarm() -> None:
@@ -70,15 +70,15 @@ def test_scores_by_hand() -> None:
         call(GOOD, 30, 60),
         call(GOOD),
     ]
-    found = score(calls)
-    assert (found.num_collapsed, found.num_in_time) == (4, 2)
-    assert found.detection == 0.5
-    assert found.median_lead == 2.5
-    assert found.median_lead_called == 10
-    assert found.median_onset_error == 4  # of 2, 4 and 25
-    assert (found.num_false, found.num_healthy_steps) == (3, 360)
-    assert found.false_per_1000 == pytest.approx(1000 * 3 / 360)
-    assert (found.num_controls, found.num_controls_alarmed) == (2, 1)
+    scores = score(calls)
+    assert (scores.num_collapsed, scores.num_in_time) == (4, 2)
+    assert scores.detection == 0.5
+    assert scores.median_lead == 2.5
+    assert scores.median_lead_called == 10
+    assert scores.median_onset_error == 4  # of 2, 4 and 25
+    assert (scores.num_false, scores.num_healthy_steps) == (3, 360)
+    assert scores.false_per_1000 == pytest.approx(1000 * 3 / 360)
+    assert (scores.num_controls, scores.num_controls_alarmed) == (2, 1)
 
 
 def test_half_of_the_collapses_never_called_lead_by_nothing() -> None:
@@ -87,19 +87,19 @@ def test_half_of_the_collapses_never_called_lead_by_nothing() -> None:
 
 
 def test_nothing_to_count() -> None:
-    found = score([])
-    assert math.isnan(found.detection)
-    assert math.isnan(found.false_per_1000)
-    assert math.isnan(found.median_lead)
+    scores = score([])
+    assert math.isnan(scores.detection)
+    assert math.isnan(scores.false_per_1000)
+    assert math.isnan(scores.median_lead)
 
 
 def test_a_collapse_without_halving_or_onset() -> None:
     """In time whenever it is called; no lead, no error, and no healthy part."""
-    found = call(run(collapsed=True), 5)
-    assert found.is_in_time
-    assert math.isnan(found.lead)
-    assert math.isnan(found.onset_error)
-    assert found.run.num_healthy_steps == 0
+    called = call(run(collapsed=True), 5)
+    assert called.is_in_time
+    assert math.isnan(called.lead)
+    assert math.isnan(called.onset_error)
+    assert called.run.num_healthy_steps == 0
 
 
 def test_a_first_sign_labelled_after_the_halving_does_not_make_it_healthy_until_then() -> None:

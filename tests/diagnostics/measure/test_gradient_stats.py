@@ -87,8 +87,8 @@ def test_the_signal_share_of_equal_groups_is_one_and_of_one_group_unknown():
 
 
 def test_buckets_hold_equal_numbers_and_zero_its_own():
-    found = make_buckets([0.0, 0.3, 0.1, 0.2, 0.5, math.nan, 0.0, 0.4, 0.6])
-    assert found == {
+    buckets = make_buckets([0.0, 0.3, 0.1, 0.2, 0.5, math.nan, 0.0, 0.4, 0.6])
+    assert buckets == {
         "zero": (0, 6),
         "bucket_1": (2, 3),
         "bucket_2": (1, 7),

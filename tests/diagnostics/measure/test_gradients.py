@@ -62,8 +62,8 @@ def report(model, data, chunks: int = 1):
 
 
 def flat(loss: torch.Tensor, model: nn.Module) -> torch.Tensor:
-    found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-    pairs = zip(found, model.parameters(), strict=True)
+    parts = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    pairs = zip(parts, model.parameters(), strict=True)
     return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in pairs])
 
 
@@ -78,11 +78,11 @@ def angle(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def test_norms_of_terms_and_of_their_sum(model, data):
-    found = report(model, data).values
+    values = report(model, data).values
     for name in ("policy", "entropy", "value"):
         expected = float(whole(model, data, name).norm())
-        assert found[f"{name}/all/norm"] == pytest.approx(expected, rel=1e-5)
-    assert found["total/all/norm"] == pytest.approx(
+        assert values[f"{name}/all/norm"] == pytest.approx(expected, rel=1e-5)
+    assert values["total/all/norm"] == pytest.approx(
         float(whole(model, data, None).norm()), rel=1e-5
     )
 
@@ -93,26 +93,26 @@ def test_microbatches_of_a_group_add_up(model, data):
 
 
 def test_a_bucket_is_divided_by_its_own_weight(model, data):
-    found = report(model, data)
-    assert found.buckets == {"zero": (0, 1), "bucket_1": (2, 3), "bucket_2": (4, 5)}
+    gradient_report = report(model, data)
+    assert gradient_report.buckets == {"zero": (0, 1), "bucket_1": (2, 3), "bucket_2": (4, 5)}
     expected = float(whole(model, data, "policy", (2, 3)).norm()) * sum(TOKENS) / (3 + 3)
-    assert found.values["policy/bucket_1/norm"] == pytest.approx(expected, rel=1e-5)
-    assert found.values["zero/num_groups"] == 2
-    assert found.values["zero/reward_std_mean"] == 0
+    assert gradient_report.values["policy/bucket_1/norm"] == pytest.approx(expected, rel=1e-5)
+    assert gradient_report.values["zero/num_groups"] == 2
+    assert gradient_report.values["zero/reward_std_mean"] == 0
 
 
 def test_groups_without_spread_have_no_policy_gradient_but_regularisers_do(model, data):
-    found = report(model, data).values
-    assert found["policy/zero/norm"] == 0
-    assert found["entropy/zero/norm"] > 0
-    assert math.isnan(found["policy/zero/cosine_rest"])
+    values = report(model, data).values
+    assert values["policy/zero/norm"] == 0
+    assert values["entropy/zero/norm"] > 0
+    assert math.isnan(values["policy/zero/cosine_rest"])
 
 
 def test_the_cosine_of_a_bucket_with_the_rest(model, data):
     rest = whole(model, data, None, (0, 1, 2, 3))
     expected = angle(whole(model, data, None, (4, 5)), rest)
-    found = report(model, data).values["total/bucket_2/cosine_rest"]
-    assert found == pytest.approx(expected, abs=1e-5)
+    cosine = report(model, data).values["total/bucket_2/cosine_rest"]
+    assert cosine == pytest.approx(expected, abs=1e-5)
 
 
 def test_signal_and_noise_follow_from_the_groups(model, data):
@@ -120,9 +120,9 @@ def test_signal_and_noise_follow_from_the_groups(model, data):
     h = GROUPS * parts
     signal = np.mean([h[i] @ h[j] for i in range(GROUPS) for j in range(GROUPS) if i != j])
     trace = h.var(axis=0, ddof=1).sum()
-    found = report(model, data).values
-    assert found["policy/all/snr"] == pytest.approx(GROUPS * signal / trace, rel=1e-4)
-    assert found["policy/all/noise_scale"] == pytest.approx(trace / signal, rel=1e-4)
+    values = report(model, data).values
+    assert values["policy/all/snr"] == pytest.approx(GROUPS * signal / trace, rel=1e-4)
+    assert values["policy/all/noise_scale"] == pytest.approx(trace / signal, rel=1e-4)
 
 
 def test_no_gradient_of_a_parameter_is_touched(model, data):
@@ -135,8 +135,8 @@ def test_no_gradient_of_a_parameter_is_touched(model, data):
 
 def test_frozen_parameters_take_no_part(model, data):
     model["embed"].requires_grad_(False)
-    found = report(model, data)
-    assert found.values["policy/all/norm"] > 0
+    gradient_report = report(model, data)
+    assert gradient_report.values["policy/all/norm"] > 0
 
 
 def test_a_group_that_gave_nothing_counts_as_nothing(model, data):
@@ -144,14 +144,14 @@ def test_a_group_that_gave_nothing_counts_as_nothing(model, data):
         name: np.append(values, {"reward_std_P": math.nan, "weights_P": 0.0}[name])
         for name, values in units().items()
     }
-    found = decompose(
+    gradient_report = decompose(
         lambda g: [] if g == GROUPS else terms_of(model, data)(g),
         dict(model.named_parameters()),
         **with_empty,
     ).values
     expected = float(whole(model, data, "policy").norm())
-    assert found["policy/all/norm"] == pytest.approx(expected)
-    assert math.isnan(found["policy/undefined/norm"])
+    assert gradient_report["policy/all/norm"] == pytest.approx(expected)
+    assert math.isnan(gradient_report["policy/undefined/norm"])
 
 
 def test_a_term_that_some_groups_lack_is_zero_there(model, data):
@@ -159,15 +159,15 @@ def test_a_term_that_some_groups_lack_is_zero_there(model, data):
         for part in terms_of(model, data)(index):
             yield part if index % 2 else {"policy": part["policy"]}
 
-    found = decompose(of, dict(model.named_parameters()), **units()).values
+    values = decompose(of, dict(model.named_parameters()), **units()).values
     expected = float(whole(model, data, "value", (1, 3, 5)).norm())
-    assert found["value/all/norm"] == pytest.approx(expected, rel=1e-5)
+    assert values["value/all/norm"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_no_groups_give_no_numbers(model):
     none = dict.fromkeys(units(), np.zeros(0))
-    found = decompose(lambda _: [], dict(model.named_parameters()), **none).values
-    assert math.isnan(found["total/all/snr"])
+    values = decompose(lambda _: [], dict(model.named_parameters()), **none).values
+    assert math.isnan(values["total/all/snr"])
 
 
 def test_too_much_memory_is_refused_with_a_way_out(model, data, monkeypatch):
@@ -178,7 +178,7 @@ def test_too_much_memory_is_refused_with_a_way_out(model, data, monkeypatch):
 
 def test_a_gradient_that_is_not_finite_is_not_a_number(model, data):
     data[2, 0, 0] = math.nan
-    found = report(model, data).values
-    assert math.isnan(found["total/all/norm"])
-    assert math.isnan(found["total/all/snr"])
-    assert found["total/zero/norm"] > 0  # the other buckets are as they were
+    values = report(model, data).values
+    assert math.isnan(values["total/all/norm"])
+    assert math.isnan(values["total/all/snr"])
+    assert values["total/zero/norm"] > 0  # the other buckets are as they were

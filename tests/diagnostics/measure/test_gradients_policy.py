@@ -91,8 +91,8 @@ class Step:
         return {"reward_std_P": stds, "weights_P": np.array(tokens, dtype=np.float64)}
 
     def norm(self, loss: Callable[[], Tensor]) -> float:
-        found = torch.autograd.grad(loss(), list(self.parameters.values()), allow_unused=True)
-        return math.sqrt(sum(float(g.double().square().sum()) for g in found if g is not None))
+        gradients = torch.autograd.grad(loss(), list(self.parameters.values()), allow_unused=True)
+        return math.sqrt(sum(float(g.double().square().sum()) for g in gradients if g is not None))
 
 
 @pytest.fixture(params=["full", "lora", "head", "detached_head", "model_critic", "checkpointing"])
@@ -122,8 +122,8 @@ def replace_model(model: ModelConfig, **changes: object) -> ModelConfig:
 
 
 def test_terms_and_groups_sum_to_the_gradient_of_the_update(step: Step) -> None:
-    found = decompose(step.terms_of, step.parameters, **step.units()).values
-    terms = {key.split("/")[0] for key in found if key.endswith("/all/norm")}
+    values = decompose(step.terms_of, step.parameters, **step.units()).values
+    terms = {key.split("/")[0] for key in values if key.endswith("/all/norm")}
     assert terms >= {"policy", "kl", "entropy", "total"}
     for name in terms:
         expected = step.norm(
@@ -133,13 +133,13 @@ def test_terms_and_groups_sum_to_the_gradient_of_the_update(step: Step) -> None:
                 else step.loss(step.batch).named[name]
             )
         )
-        assert found[f"{name}/all/norm"] == pytest.approx(expected, rel=1e-4), name
+        assert values[f"{name}/all/norm"] == pytest.approx(expected, rel=1e-4), name
 
 
 def test_a_group_without_advantage_has_no_policy_gradient(step: Step) -> None:
-    found = decompose(step.terms_of, step.parameters, **step.units()).values
-    assert found["policy/zero/norm"] == 0
-    assert found["entropy/zero/norm"] > 0
+    values = decompose(step.terms_of, step.parameters, **step.units()).values
+    assert values["policy/zero/norm"] == 0
+    assert values["entropy/zero/norm"] > 0
 
 
 def test_nothing_of_the_policy_changes(step: Step) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from echoscope.diagnostics.measure.outcomes import (
-    Outcome,
+    CountedEpisode,
     differences,
     mean_estimate,
     paired_estimate,
@@ -20,7 +20,9 @@ from echoscope.diagnostics.measure.outcomes import (
 )
 
 
-def outcome(task: str, is_success: bool | None, *, tag: str = "lake", **more: object) -> Outcome:
+def outcome(
+    task: str, is_success: bool | None, *, tag: str = "lake", **more: object
+) -> CountedEpisode:
     values = {
         "tag": tag,
         "env_id": tag,
@@ -33,7 +35,7 @@ def outcome(task: str, is_success: bool | None, *, tag: str = "lake", **more: ob
         "num_tokens": 10,
         "is_failure": False,
     } | more
-    return Outcome(**values)  # type: ignore[arg-type]
+    return CountedEpisode(**values)  # type: ignore[arg-type]
 
 
 def test_a_table_by_hand() -> None:

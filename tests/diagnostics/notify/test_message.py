@@ -9,10 +9,10 @@ import pytest
 
 from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.judge.verdict import Diagnosis
-from echoscope.diagnostics.notify.message import MAX_CHARS, Message, body, of_verdict, run_link
+from echoscope.diagnostics.notify.message import MAX_CHARS, Notification, body, of_verdict, run_link
 
 HOSTILE = "@everyone <!channel> [click](http://evil.example) *bold* `code` </a>"
-MESSAGE = Message(
+MESSAGE = Notification(
     occasion="alarm",
     run="run-1",
     title="Echoscope: run-1: collapsed at step 28",

@@ -146,11 +146,11 @@ def test_a_training_run_goes_on(name: str) -> None:
     config = DiagnosticsConfig(budget_frac=1)
     monitor = Monitor(config, run_id="run", on_message=said.append)
     tools = Instruments(scorer=TableScorer, decode=decode)
-    found = monitor.measure(1, rollouts(name, 1), config, tools)
-    assert "text/retrieval_accuracy" in found.values
-    assert "info/first_turn/mutual_information" in found.values
+    measured = monitor.measure(1, rollouts(name, 1), config, tools)
+    assert "text/retrieval_accuracy" in measured.values
+    assert "info/first_turn/mutual_information" in measured.values
     assert not [text for text in said if "Error" in text]  # not available, but nothing broke
-    assert monitor.judge(1, found.values) == []
+    assert monitor.judge(1, measured.values) == []
 
 
 @pytest.mark.parametrize("name", ["one group", "all prompts identical", "empty reasonings"])
@@ -159,9 +159,9 @@ def test_what_cannot_be_measured_is_not_a_number(name: str) -> None:
     said: list[str] = []
     monitor = Monitor(config, run_id="run", on_message=said.append)
     tools = Instruments(scorer=TableScorer, decode=decode)
-    found = monitor.measure(1, rollouts(name, 1), config, tools)
-    assert math.isnan(found.values["text/retrieval_accuracy"])
-    assert math.isnan(found.values["info/first_turn/mutual_information"])
+    measured = monitor.measure(1, rollouts(name, 1), config, tools)
+    assert math.isnan(measured.values["text/retrieval_accuracy"])
+    assert math.isnan(measured.values["info/first_turn/mutual_information"])
     assert any("not available" in text for text in said)
 
 

@@ -76,9 +76,9 @@ def test_tags_are_averaged() -> None:
             "train/sokoban/success": np.array([0.4, 0.6, np.nan]),
         }
     )
-    found = named.columns["rollout/success_rate"]
-    assert found[:2] == pytest.approx([0.3, 0.6])  # (0.2 + 0.4) / 2, then 0.6 alone
-    assert np.isnan(found[2])
+    column = named.columns["rollout/success_rate"]
+    assert column[:2] == pytest.approx([0.3, 0.6])  # (0.2 + 0.4) / 2, then 0.6 alone
+    assert np.isnan(column[2])
 
 
 def test_entropy_per_sequence_is_divided_by_the_length() -> None:
@@ -117,9 +117,9 @@ def test_step_columns_by_preference() -> None:
 
 
 def test_map_names_a_column() -> None:
-    found = parse_map(["ent=policy/entropy", "bad = 1-rollout/action_valid_frac"], known_keys())
-    assert found["ent"].key == "policy/entropy"
-    assert found["bad"].how is How.COMPLEMENT
+    mapping = parse_map(["ent=policy/entropy", "bad = 1-rollout/action_valid_frac"], known_keys())
+    assert mapping["ent"].key == "policy/entropy"
+    assert mapping["bad"].how is How.COMPLEMENT
     assert parse_map(["it=step"], known_keys())["it"].key == "step"
     assert parse_map(["s=eval/lake/success_rate"], known_keys())["s"].key
 
@@ -156,8 +156,8 @@ def test_roles_of_rollouts_stand_on_either_side() -> None:
     """`--map ROLE=KEY`; what names a metric on the right stays one."""
 
     def parsed(*words: str) -> dict[str, str]:
-        found = parse_map(words, known_keys(), has_rollouts=True)
-        return {name: meaning.key for name, meaning in found.items()}
+        mapping = parse_map(words, known_keys(), has_rollouts=True)
+        return {name: meaning.key for name, meaning in mapping.items()}
 
     assert parsed("prompt=question", "reply=out.text") == {
         "question": "prompt",

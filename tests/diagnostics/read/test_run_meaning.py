@@ -43,9 +43,9 @@ def test_a_record_is_read_back() -> None:
 def test_a_reward_stays_a_return_when_it_falls_below_0() -> None:
     namer = RowNamer()
     rewards = [0.6] * 60 + [-0.5] * 40
-    found = [keys(namer, step, {"reward": value}) for step, value in enumerate(rewards)]
-    assert [row[RETURN] for row in found] == rewards
-    assert not any(SUCCESS in row for row in found)
+    by_step = [keys(namer, step, {"reward": value}) for step, value in enumerate(rewards)]
+    assert [row[RETURN] for row in by_step] == rewards
+    assert not any(SUCCESS in row for row in by_step)
 
 
 def test_a_scale_that_is_decided_stays() -> None:

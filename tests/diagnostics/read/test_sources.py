@@ -96,8 +96,8 @@ def test_template_collapse_from_text_alone(run: Path) -> None:
     assert verdict.exemplars
     assert verdict.exemplars[0].trajectory_id.startswith("t00000023")
     prompts = {t.id: t.prompt_key for t in open_run(run).trajectories_of_step(23)}
-    shown = [prompts[place.trajectory_id] for place in verdict.exemplars]
-    assert len(set(shown)) == len(shown) == 3  # different prompts, not siblings of one
+    prompt_keys = [prompts[exemplar.trajectory_id] for exemplar in verdict.exemplars]
+    assert len(set(prompt_keys)) == len(prompt_keys) == 3  # different prompts, not siblings of one
     assert "toward the goal" in verdict.text
     assert verdict.actions[0].command == ""  # another trainer's run: `ctl` cannot steer it
 

@@ -14,7 +14,7 @@ import pytest
 from echoscope.diagnostics.read.forms.wandb_file import (
     BLOCK,
     MAGIC,
-    WandbRun,
+    WandbFile,
     messages,
     read_wandb_table,
     rows_of,
@@ -28,8 +28,8 @@ CONTENT = FILE.read_bytes()
 HEAD = MAGIC + struct.pack("<HB", 0xBEE1, 0)
 
 
-def read(content: bytes) -> tuple[list[dict[str, float]], WandbRun]:
-    run = WandbRun()
+def read(content: bytes) -> tuple[list[dict[str, float]], WandbFile]:
+    run = WandbFile()
     return list(rows_of(io.BytesIO(content), run)), run
 
 
@@ -148,7 +148,7 @@ def test_a_value_that_is_no_number_is_left_out(json: str) -> None:
 @pytest.mark.parametrize("content", [b"", b":W&B", b"\x7fELF" * 10])
 def test_another_file_is_refused(content: bytes) -> None:
     with pytest.raises(MetricsFileError, match="no file of wandb"):
-        list(messages(io.BytesIO(content), WandbRun()))
+        list(messages(io.BytesIO(content), WandbFile()))
 
 
 def test_a_run_without_rows_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -400,7 +400,7 @@ class TestSeveralEnvironments:
         for p, (tag, spread) in enumerate(zip(tags, spreads, strict=True)):
             pair = (trajectory(p, g, spread * g) for g in range(2))
             seeds = {"env_seed": 1000 * step + p, "tag": tag}
-            groups.append(tuple(replace(one, **seeds) for one in pair))
+            groups.append(tuple(replace(sibling, **seeds) for sibling in pair))
         return RolloutBatch(groups=tuple(groups))
 
     @pytest.mark.long

@@ -21,7 +21,7 @@ from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.judge.verdict import Diagnosis
 from echoscope.diagnostics.sinks import mirror as mirrors
-from echoscope.diagnostics.sinks.content import Opening, StepCopy
+from echoscope.diagnostics.sinks.content import SinkOpening, StepCopy
 from echoscope.diagnostics.sinks.mirror import Mirror, SinkStatus, read_status
 from echoscope.diagnostics.sinks.settings import SinkError, SinksConfig
 from echoscope.store.records import StepMetrics
@@ -33,7 +33,7 @@ ON = {"tensorboard": True, "episodes": 2}
 class Tool:
     """Stands in for the package of a sink: keeps what it is told, and fails on request."""
 
-    openings: list[Opening] = field(default_factory=list)
+    openings: list[SinkOpening] = field(default_factory=list)
     copies: list[StepCopy] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)
     on_open: Callable[[], object] = lambda: None
@@ -42,7 +42,7 @@ class Tool:
     where: str = "there"
     identity: str = "x1"
 
-    def open(self, sink: str, opening: Opening) -> Tool:
+    def open(self, sink: str, opening: SinkOpening) -> Tool:
         self.on_open()
         self.openings.append(opening)
         return self
@@ -272,7 +272,7 @@ def test_one_that_hangs_holds_up_no_other(
 ) -> None:
     well = Tool()
 
-    def open_writer(sink: str, opening: Opening) -> Tool:
+    def open_writer(sink: str, opening: SinkOpening) -> Tool:
         return well if sink == "trackio" else tool
 
     tool.on_write = hang

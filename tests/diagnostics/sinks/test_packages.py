@@ -32,7 +32,7 @@ from echoscope.cli import app
 from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import Diagnosis, diagnose
-from echoscope.diagnostics.read.forms.wandb_file import WandbRun, rows_of
+from echoscope.diagnostics.read.forms.wandb_file import WandbFile, rows_of
 from echoscope.diagnostics.sinks import mirror as mirrors
 from echoscope.diagnostics.sinks.mirror import Mirror, SinkStatus, read_status
 from echoscope.diagnostics.sinks.settings import SinksConfig
@@ -94,7 +94,7 @@ def test_a_wandb_folder_read_again_holds_the_verdict_the_keys_and_the_alarms(
     status = status_of(path, "wandb")
     assert (status.state, status.last_step) == ("finished", int(COLLAPSE.steps[-1]))
     (file,) = Path(status.where).glob("*.wandb")
-    run = WandbRun()
+    run = WandbFile()
     rows: dict[int, dict[str, float]] = {}
     with file.open("rb") as opened:
         for row in rows_of(opened, run):
@@ -133,9 +133,9 @@ def test_tensorboards_own_reader_finds_every_number_and_the_verdict(tmp_path: Pa
     ):
         if key not in COLLAPSE.columns:
             continue
-        wanted = {s: v[key] for s, v in COLLAPSE.rows() if v.get(key, float("nan")) == v.get(key)}
-        found = {event.step: event.value for event in events.Scalars(tag)}
-        assert found == pytest.approx(wanted)
+        expected = {s: v[key] for s, v in COLLAPSE.rows() if v.get(key, float("nan")) == v.get(key)}
+        written = {event.step: event.value for event in events.Scalars(tag)}
+        assert written == pytest.approx(expected)
     text = events.Tensors("echoscope/verdict/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert text.replace("\\", "").startswith(verdict.text.splitlines()[0][:30])
 
@@ -169,8 +169,8 @@ def test_trackios_own_commands_show_the_run_its_numbers_and_alerts(tmp_path: Pat
     values = trackio_says(
         folder, "get", "metric", *where, "--run", name, "--metric", "policy/entropy"
     )
-    wanted = [values["policy/entropy"] for _, values in COLLAPSE.rows()]
-    assert [row["value"] for row in values["values"]] == pytest.approx(wanted)
+    expected = [values["policy/entropy"] for _, values in COLLAPSE.rows()]
+    assert [row["value"] for row in values["values"]] == pytest.approx(expected)
     assert len(trackio_says(folder, "get", "alerts", *where)["alerts"]) == num_raised
 
 

@@ -59,9 +59,9 @@ def test_answers_have_a_rate_with_the_interval_of_wilson(tmp_path: Path) -> None
     ids=["dump", "trials", "predictions", "one step", "is_correct"],
 )
 def test_these_rows_are_answers(tmp_path: Path, rows: Rows) -> None:
-    found = evaluation_of(written(tmp_path / "a.jsonl", rows))
-    assert found.rate.value == 0.375
-    assert found.rate.is_share
+    file = evaluation_of(written(tmp_path / "a.jsonl", rows))
+    assert file.rate.value == 0.375
+    assert file.rate.is_share
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def test_answers_without_an_outcome_say_what_to_map(tmp_path: Path) -> None:
 
 def test_rows_without_a_value_are_left_out(tmp_path: Path) -> None:
     rows = [*answers([1, 0, 1]), {"question_id": 9, "correct": None}]
-    found = evaluation_of(written(tmp_path / "a.jsonl", rows))
-    assert (found.rate.num_rows, found.num_without) == (3, 1)
-    assert "Left out: 1 row without a value there." in found.text
+    file = evaluation_of(written(tmp_path / "a.jsonl", rows))
+    assert (file.rate.num_rows, file.num_without) == (3, 1)
+    assert "Left out: 1 row without a value there." in file.text
 
 
 def test_two_files_are_compared_question_by_question(tmp_path: Path) -> None:
@@ -136,11 +136,11 @@ def test_two_files_are_compared_question_by_question(tmp_path: Path) -> None:
     after = [0] + [1] * 9 + [1] * 9 + [0]
     a = evaluation_of(written(tmp_path / "a.jsonl", answers(before)))
     b = evaluation_of(written(tmp_path / "b.jsonl", answers(after)))
-    found = compare(a, b)
-    assert (found.num_pairs, found.value) == (20, pytest.approx(0.4))
+    gap = compare(a, b)
+    assert (gap.num_pairs, gap.value) == (20, pytest.approx(0.4))
     # Clopper-Pearson of 9 in 10 is 0.5550 to 0.9975
-    assert (found.low, found.high) == pytest.approx((0.0550, 0.4975), abs=1e-4)
-    assert found.text.startswith("In the second file success is higher, beyond chance.")
+    assert (gap.low, gap.high) == pytest.approx((0.0550, 0.4975), abs=1e-4)
+    assert gap.text.startswith("In the second file success is higher, beyond chance.")
     assert compare(a, a).text.startswith("No difference beyond chance. Difference: 0 points")
     assert compare(b, a).value == pytest.approx(-0.4)
 
@@ -152,10 +152,10 @@ def test_two_samples_are_compared_without_pairs(tmp_path: Path) -> None:
         rows = [{"task": "a", "step": 5, "success": int(n < right)} for n in range(total)]
         return written(tmp_path / name, rows)
 
-    found = compare(evaluation_of(of("a", 48, 80)), evaluation_of(of("b", 56, 70)))
-    assert (found.num_pairs, found.value) == (0, pytest.approx(0.2))
-    assert (found.low, found.high) == pytest.approx((0.0524, 0.3339), abs=1e-4)
-    assert "two samples of 80 and 70 rows" in found.text
+    gap = compare(evaluation_of(of("a", 48, 80)), evaluation_of(of("b", 56, 70)))
+    assert (gap.num_pairs, gap.value) == (0, pytest.approx(0.2))
+    assert (gap.low, gap.high) == pytest.approx((0.0524, 0.3339), abs=1e-4)
+    assert "two samples of 80 and 70 rows" in gap.text
 
 
 def test_shares_and_scores_are_not_compared(tmp_path: Path) -> None:
@@ -169,14 +169,14 @@ def test_shares_and_scores_are_not_compared(tmp_path: Path) -> None:
 def test_the_command_prints_an_evaluation_and_compares_two(tmp_path: Path) -> None:
     a = written(tmp_path / "a.jsonl", answers([1] * 3 + [0] * 7))
     b = written(tmp_path / "b.jsonl", answers([1] * 9 + [0]))
-    one = runner.invoke(app, ["diagnose", str(a)])
-    assert one.exit_code == 0
-    assert "Success: 30 % (95 % interval 10.8 to 60.3 %; 10 rows)" in one.stdout
+    single = runner.invoke(app, ["diagnose", str(a)])
+    assert single.exit_code == 0
+    assert "Success: 30 % (95 % interval 10.8 to 60.3 %; 10 rows)" in single.stdout
     both = runner.invoke(app, ["diagnose", str(a), str(b)])
     assert both.exit_code == 0
     assert "Difference: +60 points" in both.stdout
-    found = json.loads(runner.invoke(app, ["diagnose", str(a), str(b), "--json"]).stdout)
-    assert (found["kind"], found["num_pairs"]) == ("comparison", 10)
+    gap = json.loads(runner.invoke(app, ["diagnose", str(a), str(b), "--json"]).stdout)
+    assert (gap["kind"], gap["num_pairs"]) == ("comparison", 10)
     course = tmp_path / "c.csv"
     course.write_text("step,reward\n1,0.5\n2,0.5\n")
     refused = runner.invoke(app, ["diagnose", str(a), str(course)])
@@ -187,9 +187,9 @@ def test_the_command_prints_an_evaluation_and_compares_two(tmp_path: Path) -> No
 def test_replies_without_steps_are_an_evaluation_too(tmp_path: Path) -> None:
     """Rows that are read as rollouts: one step has no course."""
     rows = [{"prompt": f"{n} + 1?", "response": "x", "reward": float(n < 4)} for n in range(8)]
-    found = runner.invoke(app, ["diagnose", str(written(tmp_path / "a.jsonl", rows))])
-    assert found.exit_code == 0
-    assert "Success: 50 %" in found.stdout
+    gap = runner.invoke(app, ["diagnose", str(written(tmp_path / "a.jsonl", rows))])
+    assert gap.exit_code == 0
+    assert "Success: 50 %" in gap.stdout
 
 
 def test_an_import_refuses_answers_with_the_same_words(tmp_path: Path) -> None:
@@ -207,5 +207,5 @@ def test_the_roles_of_rollouts_name_the_outcome_of_an_evaluation(tmp_path: Path)
     rows = ({"id": k, "q": f"q{k}", "out": "a", "fine": k % 4 == 0} for k in range(80))
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     mapping = parse_map(["reply=out", "success=fine"], known_keys(), has_rollouts=True)
-    found = evaluation_of(path, mapping)
-    assert (found.outcome, found.rate.value, found.rate.num_rows) == ("fine", 0.25, 80)
+    file = evaluation_of(path, mapping)
+    assert (file.outcome, file.rate.value, file.rate.num_rows) == ("fine", 0.25, 80)

@@ -77,8 +77,8 @@ def test_a_step_without_trajectories_shows_the_return_that_its_metrics_say(tmp_p
         rows = [{"step": step, "reward": reward} for step, reward in enumerate(rewards, 1)]
         write_metrics(tmp_path / f"{name}.jsonl", rows)
         import_path(tmp_path / f"{name}.jsonl", tmp_path / name)
-        found = open_run(tmp_path / name).sql("SELECT return_mean FROM steps ORDER BY step")
-        assert tuple(found.column("return_mean").to_pylist()) == rewards
+        returns = open_run(tmp_path / name).sql("SELECT return_mean FROM steps ORDER BY step")
+        assert tuple(returns.column("return_mean").to_pylist()) == rewards
 
 
 def test_a_file_that_is_neither_rollouts_nor_metrics_is_refused_once(tmp_path: Path) -> None:
@@ -228,8 +228,8 @@ def test_other_names_of_other_numbers_are_two_runs_where_two_quantities_differ(
     other = [{"step": s, "reward": 0.4 - 0.02 * s, "policy_entropy": 2.0 + s} for s in steps]
     write_metrics(tmp_path / "in" / "b.jsonl", other)
     assert len(read_runs(tmp_path / "in").runs) == 2
-    one = [{"step": s, "reward": 0.4 - 0.02 * s} for s in steps]
-    write_metrics(tmp_path / "in" / "b.jsonl", one)
+    rows = [{"step": s, "reward": 0.4 - 0.02 * s} for s in steps]
+    write_metrics(tmp_path / "in" / "b.jsonl", rows)
     assert len(read_runs(tmp_path / "in").runs) == 1, "two rewards may be two columns of one run"
 
 

@@ -13,16 +13,16 @@ from trajectories import make_trajectory
 from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.tools.preflight import (
     Cost,
-    Finding,
-    Level,
-    Limits,
+    FindingLevel,
     Preflight,
+    PreflightFinding,
+    TrialSettings,
     judge,
     measure,
 )
 from echoscope.store.records import FinishReason, RolloutBatch, StopReason, Trajectory, Turn
 
-LIMITS = Limits(
+LIMITS = TrialSettings(
     group_size=4,
     max_prompt_tokens=100,
     max_response_tokens=20,
@@ -83,14 +83,14 @@ def command(changes: Mapping[str, object]) -> str:
 
 def judged(
     rollouts: RolloutBatch,
-    limits: Limits = LIMITS,
+    limits: TrialSettings = LIMITS,
     cost: Cost | None = None,
     warm_start: str = "warm up",
 ) -> Preflight:
     return judge([rollouts], limits, command=command, warm_start=warm_start, cost=cost)
 
 
-def one(found: Preflight, name: str) -> Finding:
+def one(found: Preflight, name: str) -> PreflightFinding:
     (finding,) = [finding for finding in found.findings if finding.name == name]
     return finding
 
@@ -99,11 +99,11 @@ MIXED = [[0, 1, 0, 1], [0, 0, 0, 1], [1, 1, 1, 0], [0, 1, 1, 0]] * 2
 
 
 def test_good_rollouts_give_no_finding() -> None:
-    found = judged(batch(MIXED), cost=COST)
-    assert found.findings == ()
-    assert found.is_go
-    assert found.text == "Ready to start: no problem found."
-    assert found.lines["groups"].startswith("8 with reward spread, 0 all solved, 0 all failed")
+    preflight = judged(batch(MIXED), cost=COST)
+    assert preflight.findings == ()
+    assert preflight.is_go
+    assert preflight.text == "Ready to start: no problem found."
+    assert preflight.lines["groups"].startswith("8 with reward spread, 0 all solved, 0 all failed")
 
 
 def test_the_numbers() -> None:
@@ -161,10 +161,10 @@ CUT = {"answer_chars": None, "finish_reason": FinishReason.LENGTH, "is_valid": F
 def test_rollouts_that_show_a_finding(
     rollouts: RolloutBatch, limits: dict[str, object], level: str, name: str, fix: str
 ) -> None:
-    found = judged(rollouts, replace(LIMITS, **limits))
-    assert (one(found, name).level, one(found, name).command) == (level, fix)
-    assert found.is_go == (level == "warn")
-    assert name in found.text
+    preflight = judged(rollouts, replace(LIMITS, **limits))
+    assert (one(preflight, name).level, one(preflight, name).command) == (level, fix)
+    assert preflight.is_go == (level == "warn")
+    assert name in preflight.text
 
 
 def changed(rollouts: RolloutBatch, **changes: object) -> RolloutBatch:
@@ -180,22 +180,22 @@ def test_nothing_that_compares_siblings_needs_a_spread_within_groups() -> None:
 
 def test_weak_format_is_a_warning() -> None:
     bad = batch(MIXED, answer_chars=None, is_valid=False)
-    found = judged(RolloutBatch(groups=batch(MIXED).groups[:7] + bad.groups[:1]))
-    assert one(found, "weak format").level is Level.WARN
-    assert found.is_go
+    preflight = judged(RolloutBatch(groups=batch(MIXED).groups[:7] + bad.groups[:1]))
+    assert one(preflight, "weak format").level is FindingLevel.WARN
+    assert preflight.is_go
 
 
 def test_tasks_are_not_blamed_where_no_reply_can_be_read() -> None:
-    found = judged(batch([[0] * 4] * 4, **CUT))
-    assert found.findings[0].name == "broken format"
-    assert one(found, "hopeless").advice.startswith("Fix the other findings first")
+    preflight = judged(batch([[0] * 4] * 4, **CUT))
+    assert preflight.findings[0].name == "broken format"
+    assert one(preflight, "hopeless").advice.startswith("Fix the other findings first")
 
 
 def test_episodes_that_end_early() -> None:
     ended = changed(batch(MIXED), turns=(), stop_reason=StopReason.PROMPT_TOO_LONG)
-    assert one(judged(ended), "prompts too long").level is Level.STOP
+    assert one(judged(ended), "prompts too long").level is FindingLevel.STOP
     failed = changed(batch(MIXED), stop_reason=StopReason.ENV_ERROR)
-    assert one(judged(failed), "failing environments").level is Level.STOP
+    assert one(judged(failed), "failing environments").level is FindingLevel.STOP
 
 
 def test_repeated_prompts_and_identical_siblings() -> None:
@@ -209,8 +209,8 @@ def test_repeated_prompts_and_identical_siblings() -> None:
 
 def test_empty_selections() -> None:
     rule = replace(LIMITS, selection=SelectionConfig(strategy="top_p", value=0.5))
-    found = judge([batch(MIXED), batch([[0] * 4] * 8)], rule, command=command, warm_start="")
-    assert "On 1 of 2 steps" in one(found, "empty selections").text
+    preflight = judge([batch(MIXED), batch([[0] * 4] * 8)], rule, command=command, warm_start="")
+    assert "On 1 of 2 steps" in one(preflight, "empty selections").text
 
 
 def test_the_cost_of_the_run() -> None:
@@ -223,13 +223,13 @@ def test_the_cost_of_the_run() -> None:
 
 def test_an_update_that_fails() -> None:
     failed = judged(batch(MIXED), cost=replace(COST, problem="memory ran out", update_s=np.nan))
-    assert one(failed, "the update fails").level is Level.STOP
+    assert one(failed, "the update fails").level is FindingLevel.STOP
     assert "time" not in failed.lines
 
 
 def test_json_holds_no_nan() -> None:
-    found = judged(batch([[1], [0]]), replace(LIMITS, group_size=1), cost=COST)
-    plain = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    preflight = judged(batch([[1], [0]]), replace(LIMITS, group_size=1), cost=COST)
+    plain = json.loads(json.dumps(preflight.to_json(), allow_nan=False))
     assert plain["go"] is False
     assert plain["findings"][0]["level"] == "stop"
     assert plain["numbers"]["group_std_mean"] is None
@@ -237,6 +237,6 @@ def test_json_holds_no_nan() -> None:
 
 
 def test_without_an_expert_no_demonstrations_are_advised() -> None:
-    found = judged(batch([[0] * 4] * 4, answer_chars=None), warm_start="")
-    assert "a stronger model. For a warm start" in one(found, "broken format").advice
-    assert all("on demonstrations" not in finding.advice for finding in found.findings)
+    preflight = judged(batch([[0] * 4] * 4, answer_chars=None), warm_start="")
+    assert "a stronger model. For a warm start" in one(preflight, "broken format").advice
+    assert all("on demonstrations" not in finding.advice for finding in preflight.findings)

@@ -10,7 +10,7 @@ from echoscope.diagnostics.tools.rescoring import as_cross_entropy
 
 
 def test_entropies_of_other_weights_are_cross_entropies() -> None:
-    found = as_cross_entropy(
+    scores = as_cross_entropy(
         {
             "info/first_turn/mutual_information": 1.0,
             "info/first_turn/conditional_entropy": 20.0,
@@ -20,7 +20,7 @@ def test_entropies_of_other_weights_are_cross_entropies() -> None:
             "info/action/mutual_information": 0.5,
         }
     )
-    assert found == {
+    assert scores == {
         "info/first_turn/mutual_information": 1.0,
         "info/first_turn/cross_entropy_per_token": 2.0,
         "info/action/mutual_information": 0.5,

@@ -107,8 +107,8 @@ RETURNS = [[0, 2], [0, 1], [1, 1], [0, 0]]
 def test_a_worked_example(tmp_path: Path) -> None:
     """top_p 0.5: the first group has 2/3 of all reward std, so it alone is kept."""
     reader = write(tmp_path / "run", [step_of(RETURNS)], kept=lambda t: True)
-    found = simulate(reader, rule("top_p", 0.5))
-    (row,) = found.rows
+    report = simulate(reader, rule("top_p", 0.5))
+    (row,) = report.rows
     assert [group.would_keep for group in row.groups] == [True, False, False, False]
     assert [group.why_dropped for group in row.groups] == ["", "ranked out", "solved", "hopeless"]
     assert row.simulated.signal_frac == pytest.approx(2 / 3)
@@ -116,7 +116,7 @@ def test_a_worked_example(tmp_path: Path) -> None:
     assert row.recorded is not None
     assert (row.recorded.kept_frac, row.recorded.signal_frac) == (1, 1)
     assert row.num_changed == 3
-    assert found.simulated.drops == {"solved": 1, "hopeless": 1, "ranked out": 1}
+    assert report.simulated.drops == {"solved": 1, "hopeless": 1, "ranked out": 1}
 
 
 def test_ties_select_again_what_the_run_selected(tmp_path: Path) -> None:
@@ -134,14 +134,14 @@ def test_totals_are_ratios_of_sums(tmp_path: Path) -> None:
     """Step 2 has no signal: it counts no share, but an update less."""
     steps = [step_of(RETURNS), step_of([[0, 0], [0, 0], [0, 0], [1, 1]], step=2)]
     reader = write(tmp_path / "run", steps, kept=None)
-    found = simulate(reader, rule("top_p", 0.5))
-    assert np.isnan(found.rows[1].simulated.signal_frac)
-    assert found.rows[1].reason.startswith("empty: reward_std is zero for all 4 groups")
-    assert found.simulated.signal_frac == pytest.approx(2 / 3)
-    assert (found.simulated.num_empty, found.simulated.num_steps) == (1, 2)
-    assert found.simulated.kept_frac == 1 / 8
-    assert found.recorded is None
-    assert "2 of 2 steps do not say what was kept" in found.notes
+    report = simulate(reader, rule("top_p", 0.5))
+    assert np.isnan(report.rows[1].simulated.signal_frac)
+    assert report.rows[1].reason.startswith("empty: reward_std is zero for all 4 groups")
+    assert report.simulated.signal_frac == pytest.approx(2 / 3)
+    assert (report.simulated.num_empty, report.simulated.num_steps) == (1, 2)
+    assert report.simulated.kept_frac == 1 / 8
+    assert report.recorded is None
+    assert "2 of 2 steps do not say what was kept" in report.notes
 
 
 def test_other_metrics(tmp_path: Path) -> None:
@@ -166,10 +166,10 @@ def test_imported_text_without_tokens(tmp_path: Path) -> None:
         replace(t, split=Split.IMPORT, turns=tuple(replace(turn, **bare) for turn in t.turns))
         for t in step_of(RETURNS)
     ]
-    found = simulate(write(tmp_path / "run", [imported], kept=None))
-    assert found.simulated.num_groups_kept == 4
-    assert np.isnan(found.simulated.tokens_saved_frac)
-    assert any("no token counts" in note for note in found.notes)
+    report = simulate(write(tmp_path / "run", [imported], kept=None))
+    assert report.simulated.num_groups_kept == 4
+    assert np.isnan(report.simulated.tokens_saved_frac)
+    assert any("no token counts" in note for note in report.notes)
 
 
 def test_evaluations_are_not_selected_from(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_evaluations_are_not_selected_from(tmp_path: Path) -> None:
 def test_progress_and_steps(tmp_path: Path) -> None:
     reader = write(tmp_path / "run", [step_of(RETURNS, s) for s in (1, 2, 3)], kept=None)
     seen: list[tuple[int, int]] = []
-    found = simulate(reader, steps=[2, 3], progress=lambda done, of: seen.append((done, of)))
-    assert [row.step for row in found.rows] == [2, 3]
+    report = simulate(reader, steps=[2, 3], progress=lambda done, of: seen.append((done, of)))
+    assert [row.step for row in report.rows] == [2, 3]
     assert seen == [(1, 2), (2, 2)]
     with pytest.raises(WhatIfError, match="no training trajectories at step 7"):
         simulate(reader, steps=[7])
@@ -267,11 +267,11 @@ def recorded(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.mark.long
 def test_the_runs_own_settings_give_what_it_kept(recorded: Path) -> None:
     reader = open_run(recorded)
-    found = simulate(reader)
-    assert [row.settings.strategy for row in found.rows] == ["top_p"] * 2 + ["top_k_abs"] * 4
-    assert [row.simulated.num_groups_kept for row in found.rows][2:] == [2] * 4
-    assert found.num_changed == 0
-    assert found.recorded == found.simulated
+    report = simulate(reader)
+    assert [row.settings.strategy for row in report.rows] == ["top_p"] * 2 + ["top_k_abs"] * 4
+    assert [row.simulated.num_groups_kept for row in report.rows][2:] == [2] * 4
+    assert report.num_changed == 0
+    assert report.recorded == report.simulated
 
 
 @pytest.mark.parametrize("metric", ["entropy", "length", "reward_mean"])
@@ -288,19 +288,19 @@ def test_every_metric_selects_as_training_would(
         f"selection.metric={metric}",
     )
     start(config, tmp_path / "run", SilentEvents())
-    found = simulate(open_run(tmp_path / "run"))
-    assert found.recorded == found.simulated
-    assert 0 < found.simulated.num_groups_kept < 10
+    report = simulate(open_run(tmp_path / "run"))
+    assert report.recorded == report.simulated
+    assert 0 < report.simulated.num_groups_kept < 10
 
 
 def test_a_change_on_top_of_the_runs_own(recorded: Path) -> None:
     reader = open_run(recorded)
-    found = simulate(reader, {"selection.keep": "smallest"})
-    assert {row.settings.keep for row in found.rows} == {"smallest"}
-    assert [row.settings.strategy for row in found.rows[1:3]] == ["top_p", "top_k_abs"]
-    assert found.num_changed > 0
-    assert found.recorded is not None
-    assert found.simulated.signal_kept < found.recorded.signal_kept
+    report = simulate(reader, {"selection.keep": "smallest"})
+    assert {row.settings.keep for row in report.rows} == {"smallest"}
+    assert [row.settings.strategy for row in report.rows[1:3]] == ["top_p", "top_k_abs"]
+    assert report.num_changed > 0
+    assert report.recorded is not None
+    assert report.simulated.signal_kept < report.recorded.signal_kept
 
 
 # -- does it pay? --------------------------------------------------------------------------------
@@ -317,18 +317,18 @@ def test_a_change_on_top_of_the_runs_own(recorded: Path) -> None:
     ],
 )
 def test_whether_filtering_pays(stds: list[float], worth: Worth) -> None:
-    found = payoff_of(np.array(stds))
-    assert found.worth is worth
-    assert found.text.endswith(".")
+    payoff = payoff_of(np.array(stds))
+    assert payoff.worth is worth
+    assert payoff.text.endswith(".")
 
 
 def test_dashboard_h5_where_luck_decides_a_filter_never_pays() -> None:
     """The verdict says that the task must change: a filter would train on the most noise."""
     stds = np.array([0.0] * 6 + [0.5] * 2)
     luck = luck_words(float("nan"), [{"params": {"slip": 0.9}}])
-    found = payoff_of(stds, luck=luck)
-    assert found.worth is Worth.NOISE
-    assert found.text == (
+    payoff = payoff_of(stds, luck=luck)
+    assert payoff.worth is Worth.NOISE
+    assert payoff.text == (
         "Do not filter by reward spread here: it would keep the groups with the most noise. "
         "Randomness decides much of the reward: envs.train.0.params.slip is 0.9."
     )

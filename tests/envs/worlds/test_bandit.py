@@ -27,8 +27,8 @@ def test_the_order_of_the_arms_carries_no_information() -> None:
     env = Bandit()
     first = 0
     for seed in range(400):
-        shown = env.reset(seed, 0).text.removeprefix("Arms: ").rstrip(".").split(", ")
-        first += shown[0] == (env.solve() or [""])[0]
+        arms = env.reset(seed, 0).text.removeprefix("Arms: ").rstrip(".").split(", ")
+        first += arms[0] == (env.solve() or [""])[0]
     assert abs(first - 200) < 50  # five standard deviations
 
 

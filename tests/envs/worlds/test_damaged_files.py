@@ -166,9 +166,9 @@ def test_a_cut_or_damaged_file_is_one_sentence_or_fewer_tasks(
     rng = np.random.default_rng(len(data))
     step = max(1, len(data) // MOST_CUTS)
     damaged = [data[:end] for end in range(0, len(data), step)]
-    for place in rng.integers(len(data), size=CHANGES).tolist():
+    for offset in rng.integers(len(data), size=CHANGES).tolist():
         damaged.append(
-            data[:place] + bytes([data[place] ^ int(rng.integers(1, 256))]) + data[place + 1 :]
+            data[:offset] + bytes([data[offset] ^ int(rng.integers(1, 256))]) + data[offset + 1 :]
         )
     sentences = []
     for number, content in enumerate(damaged):

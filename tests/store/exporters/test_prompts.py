@@ -48,8 +48,8 @@ class Letters:
 
 
 def read(letters: Letters, *parts: str, is_first: bool = True) -> object:
-    shown = letters.prompts.read(letters.encode(*parts), is_first=is_first)
-    return None if shown is None else (list(shown.messages), shown.opening)
+    prompt = letters.prompts.read(letters.encode(*parts), is_first=is_first)
+    return None if prompt is None else (list(prompt.messages), prompt.opening)
 
 
 def test_chatml() -> None:
@@ -85,12 +85,12 @@ def test_a_later_turn_is_what_comes_after_the_last_reply() -> None:
 
 def test_examples_before_the_task_belong_to_the_first_prompt() -> None:
     opens, closes = CHATML
-    shown = read(
+    prompt = read(
         Letters(*CHATML),
         *(opens, "user\n1+1", closes, opens, "assistant\n2", closes),
         *(opens, "user\n2+2", closes, opens, "assistant\n"),
     )
-    assert shown == ([("user", "1+1"), ("assistant", "2"), ("user", "2+2")], "")
+    assert prompt == ([("user", "1+1"), ("assistant", "2"), ("user", "2+2")], "")
 
 
 def test_text_that_spells_a_control_token_stays_text() -> None:
@@ -104,9 +104,9 @@ def test_text_that_spells_a_control_token_stays_text() -> None:
         *contents,
         *letters.encode(closes, "\n", opens, "assistant\n"),
     ]
-    shown = letters.prompts.read(tokens, is_first=True)
-    assert shown is not None
-    assert shown.messages == (("user", evil),)
+    prompt = letters.prompts.read(tokens, is_first=True)
+    assert prompt is not None
+    assert prompt.messages == (("user", evil),)
 
 
 @pytest.mark.parametrize(

@@ -149,14 +149,14 @@ class Runs:
     def _read(self, path: Path) -> str:
         try:
             reader = open_run(path)
-            found = values(reader)
+            read = values(reader)
         except (StoreError, ValueError) as error:
             return "refused" if is_one_line(error) else "traceback"
         except Exception:  # noqa: BLE001 - that is what is looked for
             return "traceback"
-        if is_wrong(found, self.everything):
+        if is_wrong(read, self.everything):
             return "silent"
-        if found == self.truth:
+        if read == self.truth:
             return "whole"
         return "said" if reader.warnings else "silent"
 
@@ -171,16 +171,16 @@ class Runs:
             writer.close(status="stopped")
             pack(copy)
             reader = open_run(copy, all_attempts=True)
-            found = values(reader)
+            read = values(reader)
         except StoreError as error:
             return "refused" if is_one_line(error) else "traceback"
         except Exception:  # noqa: BLE001 - that is what is looked for
             return "traceback"
         # Trajectories of a step that is not over are dropped by a resume.
-        is_less = any(before[name] - found[name] for name in ("steps", "metrics", "alarms"))
-        lost = (text for name in found for text in self.everything[name] - found[name])
+        is_less = any(before[name] - read[name] for name in ("steps", "metrics", "alarms"))
+        lost = (text for name in read for text in self.everything[name] - read[name])
         is_untold = not reader.warnings and any('"step": 10,' not in text for text in lost)
-        return "silent" if is_wrong(found, self.everything) or is_less or is_untold else "said"
+        return "silent" if is_wrong(read, self.everything) or is_less or is_untold else "said"
 
     def judge_checkpoint(self, path: Path, damaged: Path) -> str:
         folder = damaged
@@ -219,20 +219,20 @@ def _content(path: Path) -> object:
 
 def values(reader: RunReader) -> Values:
     """Every visible row of every table. How the run stands is not a value that was written."""
-    found: Values = {}
+    read: Values = {}
     for name in TABLES:
         rows = reader.sql(f"FROM {name}").to_pylist()
         for row in rows:
             for state in ("status", "ended_at", "attempt", "last_step", "path"):
                 if name == "runs":
                     row.pop(state, None)
-        found[name] = Counter(json.dumps(row, default=str, sort_keys=True) for row in rows)
-    return found
+        read[name] = Counter(json.dumps(row, default=str, sort_keys=True) for row in rows)
+    return read
 
 
-def is_wrong(found: Values, everything: Values) -> bool:
+def is_wrong(read: Values, everything: Values) -> bool:
     """Whether there is a row that was never written, or one more often than it was."""
-    return any(rows - everything[name] for name, rows in found.items())
+    return any(rows - everything[name] for name, rows in read.items())
 
 
 def make_run(path: Path, run_id: str, seed: int) -> None:

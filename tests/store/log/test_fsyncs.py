@@ -169,7 +169,9 @@ def test_a_pack_is_safe_before_anything_is_removed(
     pack(tmp_path / "run")
     made = calls.take()
     named = made.index(("rename", "run/pack/000001"))
-    removed = min(at for at, (name, path) in enumerate(made) if name == "unlink" and "seg" in path)
+    removed = min(
+        index for index, (name, path) in enumerate(made) if name == "unlink" and "seg" in path
+    )
     folder = "run/pack/000001.tmp"
     files = {path for name, path in made if path.startswith(f"{folder}/") and name == "write"}
     assert len(files) == 6  # trajectories, turns, tokens; steps and metrics; pack.json

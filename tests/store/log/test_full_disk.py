@@ -106,11 +106,11 @@ def test_a_limit_on_file_size(tmp_path: Path) -> None:
     path = tmp_path / "run"
     here = str(Path(__file__).parent)
     command = [sys.executable, "-c", _LIMITED, str(path), here, "9500"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert found.returncode == 1
-    assert "StoreWriteError" in found.stderr.splitlines()[-1]
-    assert "(File too large); the run is safe up to step 2" in found.stderr.splitlines()[-1]
-    assert found.stdout.splitlines()[1:] == ["0", "1", "2"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "StoreWriteError" in ended.stderr.splitlines()[-1]
+    assert "(File too large); the run is safe up to step 2" in ended.stderr.splitlines()[-1]
+    assert ended.stdout.splitlines()[1:] == ["0", "1", "2"]
     assert open_run(path).steps().column("step").to_pylist() == [0, 1, 2]
     assert verify(path).problems == ()
 

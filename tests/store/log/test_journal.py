@@ -14,7 +14,7 @@ from echoscope.store.errors import StoreError
 from echoscope.store.log.committer import load_committer
 from echoscope.store.log.journal import (
     Chain,
-    RunState,
+    JournalState,
     decode_line,
     encode_line,
     parse_chunk,
@@ -133,7 +133,7 @@ def test_a_crash_between_two_pieces_leaves_a_good_run(run_path: Path, steps: Bui
 
 
 def test_hidden_steps_are_those_after_the_lowest_later_rewind() -> None:
-    state = RunState("r")
+    state = JournalState("r")
     for attempt, step in ((2, 10), (3, 4), (4, 7)):
         state.apply({"kind": "rewind", "attempt": attempt, "from_step": step})
     # Attempt 1 was cut at 10 and then at 4; attempt 3 at 7; the latest not at all.
@@ -151,14 +151,14 @@ def damaged(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> list[st
 
 
 def test_a_record_that_is_gone_is_noticed(finished_run: Path) -> None:
-    found = damaged(finished_run, lambda lines: lines[:2] + lines[3:])
-    assert found == ["1 record is missing before record 3"]
+    problems = damaged(finished_run, lambda lines: lines[:2] + lines[3:])
+    assert problems == ["1 record is missing before record 3"]
     assert open_run(finished_run).steps().column("step").to_pylist() == [0, 2]
 
 
 def test_a_record_that_occurs_twice_counts_once(finished_run: Path) -> None:
-    found = damaged(finished_run, lambda lines: [*lines[:3], *lines[2:]])
-    assert found == ["record 2 does not follow record 2; left out"]
+    problems = damaged(finished_run, lambda lines: [*lines[:3], *lines[2:]])
+    assert problems == ["record 2 does not follow record 2; left out"]
     assert open_run(finished_run).steps().num_rows == 3
 
 
@@ -167,8 +167,8 @@ def test_another_runs_record_is_left_out(finished_run: Path, tmp_path: Path) -> 
     with RunWriter.create(other, run_id="other", config={}, is_packing=False):
         pass
     foreign = (other / "journal.ndjson").read_bytes().splitlines(keepends=True)[-1]
-    found = damaged(finished_run, lambda lines: [*lines, foreign])
-    assert found == ["record 1 belongs to another run and is left out"]
+    problems = damaged(finished_run, lambda lines: [*lines, foreign])
+    assert problems == ["record 1 belongs to another run and is left out"]
     assert open_run(finished_run).info().status == "finished"
 
 
@@ -311,4 +311,4 @@ def test_a_record_of_another_history_of_the_run_does_not_follow() -> None:
 
 def test_a_record_that_no_version_writes_is_named() -> None:
     with pytest.raises(StoreError, match="a 'step' record is not what this version writes"):
-        RunState("r").apply({"kind": "step"})
+        JournalState("r").apply({"kind": "step"})

@@ -118,8 +118,8 @@ def test_verify_names_each_bad_file_and_what_is_lost(finished_run: Path) -> None
     journal = finished_run / "journal.ndjson"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([lines[0], b"noise\n", *lines[1:]]))
-    found = [(p.path, p.what, p.lost) for p in verify(finished_run).problems]
-    assert found == [
+    damage = [(p.path, p.what, p.lost) for p in verify(finished_run).problems]
+    assert damage == [
         (journal, f"the record at byte {len(lines[0])} is damaged and left out", "one record"),
         (
             tokens,

@@ -52,12 +52,12 @@ def test_of_two_starts_at_once_one_wins_and_its_run_is_whole(tmp_path: Path) -> 
     ]
     for process in processes:
         process.start()
-    found = [results.get(timeout=60) for _ in range(2 * ROUNDS)]
+    started = [results.get(timeout=60) for _ in range(2 * ROUNDS)]
     for process in processes:
         process.join()
         assert process.exitcode == 0
     for number in range(ROUNDS):
-        outcomes = {name: outcome for n, name, outcome in found if n == number}
+        outcomes = {name: outcome for n, name, outcome in started if n == number}
         (winner,) = [name for name, outcome in outcomes.items() if outcome == "won"]
         assert sorted(outcomes.values()) == ["RunExistsError", "won"]
         info = open_run(tmp_path / f"{number}").info()

@@ -103,10 +103,10 @@ def test_without_the_check_no_other_file_can_be_read(finished_run: Path, name: s
     )
     for function in ("read_text", "read_csv", "read_blob", "read_json"):
         try:
-            found = unchecked(database, f"SELECT * FROM {function}('{path}')")
+            rows = unchecked(database, f"SELECT * FROM {function}('{path}')")
         except QueryError:
             continue
-        assert found.num_rows == 0
+        assert rows.num_rows == 0
 
 
 def test_several_runs_are_guarded_as_one(work: Path, finished_run: Path) -> None:
@@ -171,11 +171,11 @@ def test_every_function_that_duckdb_says_has_side_effects_is_judged() -> None:
         *("current_connection_id", "current_query", "current_query_id", "current_transaction_id"),
         *("error", "gen_random_uuid", "random", "uuid", "uuidv4", "uuidv7", "vector_type"),
     }
-    found = duckdb.connect().sql(
+    functions = duckdb.connect().sql(
         "SELECT DISTINCT function_name FROM duckdb_functions() "
         "WHERE has_side_effects AND function_type = 'scalar'"
     )
-    assert {name for (name,) in found.fetchall()} - harmless <= REFUSED_FUNCTIONS
+    assert {name for (name,) in functions.fetchall()} - harmless <= REFUSED_FUNCTIONS
 
 
 def test_allowed_table_functions_exist_and_reach_no_file() -> None:

@@ -115,12 +115,12 @@ def test_a_process_that_dies_with_a_question_is_one_sentence(run: Path, none_wai
 
 def test_rows_parameters_and_types_come_back_as_they_are(run: Path) -> None:
     sql = "SELECT $2 AS t, $1 AS l, MAP {'a': 1} AS m, 1.5::DECIMAL(4, 2) AS d, NULL AS n, 'é' AS u"
-    one, other = (
+    first, other = (
         open_run(run).sql(sql, [[1, 2], "x"]),
         open_run(run).sql(sql, [[1, 2], "x"], limits=LIMITS),
     )
-    assert one.schema.equals(other.schema)
-    assert one.to_pylist() == other.to_pylist()
+    assert first.schema.equals(other.schema)
+    assert first.to_pylist() == other.to_pylist()
     named = ask(run, "SELECT $a + $b AS s", {"a": 1, "b": 2}, limits=LIMITS)
     assert named.table.to_pydict() == {"s": [3]}
     none = ask(run, "SELECT step FROM steps WHERE step IN (SELECT unnest($1))", [()], limits=LIMITS)

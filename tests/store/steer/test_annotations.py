@@ -46,13 +46,13 @@ def test_changes_add_up_in_order(finished_run: Path) -> None:
     annotate(finished_run, AddTag(**ME, tag="baseline"), RemoveTag(**ME, tag="gone"))
     annotate(finished_run, SetNote(**ME, note="first"), Pin(**ME))
     annotate(finished_run, SetNote(**ME, note="the KL\nwas wrong"))
-    found = read_annotations(finished_run)
-    assert found == Annotations(
+    noted = read_annotations(finished_run)
+    assert noted == Annotations(
         tags=("baseline", "seed 0"), note="the KL\nwas wrong", is_pinned=True
     )
     annotate(finished_run, RemoveTag(**ME, tag="baseline"), Pin(**ME, is_pinned=False))
-    found = read_annotations(finished_run)
-    assert (found.tags, found.is_pinned) == (("seed 0",), False)
+    noted = read_annotations(finished_run)
+    assert (noted.tags, noted.is_pinned) == (("seed 0",), False)
 
 
 _LINE = st.text(st.characters(categories=("L", "N", "P", "S"), include_characters=" "), max_size=20)
@@ -89,8 +89,8 @@ def test_what_is_noted_is_read_again(finished_run: Path, changes: list[Change]) 
     annotate(finished_run, *changes[:3])
     for one in changes[3:]:
         annotate(finished_run, one)
-    found = read_annotations(finished_run)
-    assert (found.tags, found.note, found.is_pinned) == (tuple(tags), note, is_pinned)
+    noted = read_annotations(finished_run)
+    assert (noted.tags, noted.note, noted.is_pinned) == (tuple(tags), note, is_pinned)
 
 
 @REUSED

@@ -232,9 +232,9 @@ def test_a_setting_with_an_effect_is_sent_without_a_word() -> None:
 
 
 def test_what_is_prepared_and_sent_arrives_once(run_path: Path, writer: RunWriter) -> None:
-    found = info(run_id=writer.run_id)
+    stored = info(run_id=writer.run_id)
     command = prepare(
-        found,
+        stored,
         CommandAction.SET,
         settings={"optim.lr": 0.5},
         issued_by="ann",

@@ -36,8 +36,8 @@ def settings(configs: dict[str, dict[str, object]]) -> dict[str, groups.Settings
 def test_runs_that_differ_in_their_seed_and_their_name_alone_are_one_group() -> None:
     of = settings(sweep(1e-5, 1e-6))
     assert differing(of) == ["optim.lr"]
-    found = grouped(list(of), of, differing(of))
-    assert [(group.name, group.runs) for group in found] == [
+    run_groups = grouped(list(of), of, differing(of))
+    assert [(group.name, group.runs) for group in run_groups] == [
         ("lr 1e-06", ("lr1e-06-s0", "lr1e-06-s1")),
         ("lr 1e-05", ("lr1e-05-s0", "lr1e-05-s1")),
     ]
@@ -46,8 +46,8 @@ def test_runs_that_differ_in_their_seed_and_their_name_alone_are_one_group() -> 
 def test_each_run_stands_for_itself_under_its_name() -> None:
     of = settings(sweep(1e-5))
     assert differing(of) == []
-    found = grouped(list(of), of, [EACH_RUN])
-    assert [group.name for group in found] == ["lr1e-05-s0", "lr1e-05-s1"]
+    run_groups = grouped(list(of), of, [EACH_RUN])
+    assert [group.name for group in run_groups] == ["lr1e-05-s0", "lr1e-05-s1"]
 
 
 def test_a_name_has_as_few_settings_as_tell_all_groups_apart() -> None:

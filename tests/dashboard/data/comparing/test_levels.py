@@ -13,7 +13,7 @@ from echoscope.dashboard.data.comparing import levels
 from echoscope.dashboard.data.comparing.levels import (
     NUM_STRETCHES,
     Gap,
-    Level,
+    GroupLevel,
     RunLevel,
     Trials,
     gap_between,
@@ -45,7 +45,7 @@ def run(
     )
 
 
-def group(key: str, *means: float, first_seed: int = 0, episodes: int = 160) -> Level:
+def group(key: str, *means: float, first_seed: int = 0, episodes: int = 160) -> GroupLevel:
     return level_of(
         key, [run(mean, first_seed + n, episodes=episodes) for n, mean in enumerate(means)]
     )
@@ -155,7 +155,7 @@ def test_the_summary_names_the_highest_and_counts_the_others() -> None:
     )
 
 
-def coverage(draw: Callable[[np.random.Generator], Level], truth: float, times: int) -> float:
+def coverage(draw: Callable[[np.random.Generator], GroupLevel], truth: float, times: int) -> float:
     random = np.random.default_rng(1)
     hits = 0
     for _ in range(times):
@@ -167,7 +167,7 @@ def coverage(draw: Callable[[np.random.Generator], Level], truth: float, times: 
 def test_the_interval_of_one_noisy_run_holds_the_truth_as_often_as_it_says() -> None:
     """Neighbouring steps are alike (AR(1), 0.5): with 40 of them four stretches are enough."""
 
-    def one_run(random: np.random.Generator) -> Level:
+    def one_run(random: np.random.Generator) -> GroupLevel:
         noise = random.normal(size=60)
         for step in range(1, 60):
             noise[step] += 0.5 * noise[step - 1]
@@ -183,7 +183,7 @@ def test_the_interval_of_one_noisy_run_holds_the_truth_as_often_as_it_says() -> 
 def test_the_interval_over_seeds_holds_the_truth_as_often_as_it_says() -> None:
     """Five seeds, each with a rate of its own around 20 %."""
 
-    def five_seeds(random: np.random.Generator) -> Level:
+    def five_seeds(random: np.random.Generator) -> GroupLevel:
         rates = random.beta(4, 16, size=5)
         return group(SUCCESS, *(random.binomial(320, rate) / 320 for rate in rates), episodes=320)
 

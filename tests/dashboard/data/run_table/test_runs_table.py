@@ -44,17 +44,17 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> RunsTable:
 
 def table_of(root: Path) -> RunsTable:
     configure(DashboardSettings(root=root))
-    known, rows = Facts(), queries.runs()
-    assert known.wait(rows, 60.0) == 0
-    return RootRuns(facts=known).table(rows)
+    facts, rows = Facts(), queries.runs()
+    assert facts.wait(rows, 60.0) == 0
+    return RootRuns(facts=facts).table(rows)
 
 
 def test_of_a_run_that_was_never_read_only_the_folder_is_known(tmp_path: Path) -> None:
     make(tmp_path, "one", 1e-4, 0, 0.5)
     configure(DashboardSettings(root=tmp_path))
     queries.forget()
-    known, rows = Facts(), queries.runs(most=0)
-    assert known.want(rows) == 1  # and has it read
+    facts, rows = Facts(), queries.runs(most=0)
+    assert facts.want(rows) == 1  # and has it read
     table = RootRuns().table(rows)
     assert table.values("run") == ["one"]
     assert table.values("history") == [[]]

@@ -37,7 +37,7 @@ class Repeated:
     found: list[InformationEstimate]
 
     def values(self, name: str) -> np.ndarray:
-        return np.array([getattr(one, name) for one in self.found])
+        return np.array([getattr(information, name) for information in self.found])
 
     def bias_in_standard_errors(self, name: str, truth: float) -> float:
         values = self.values(name)
@@ -45,7 +45,7 @@ class Repeated:
         return abs(values.mean() - truth) / error
 
     def coverage(self, name: str, truth: float) -> float:
-        return float(np.mean([holds(one, name, truth) for one in self.found]))
+        return float(np.mean([holds(information, name, truth) for information in self.found]))
 
 
 def holds(found: InformationEstimate, name: str, value: float) -> bool:
@@ -94,26 +94,26 @@ def symmetric_channel(num_prompts: int, q: float) -> np.ndarray:
 def test_reasoning_that_ignores_the_prompt_carries_no_information() -> None:
     draw = from_table(np.full((8, 5), -math.log(5)), 8)
     for seed in range(20):
-        one = estimate(draw(np.random.default_rng(seed)), num_permutations=19, seed=seed)
-        assert one.mutual_information == pytest.approx(0, abs=1e-12)
-        assert one.conditional_entropy == pytest.approx(math.log(5))
-        assert holds(one, "mutual_information", 0.0)
-        assert one.retrieval_accuracy == pytest.approx(1 / 8)
-        assert one.retrieval_p_value == 1.0
-        assert math.isnan(one.identification_length)
+        information = estimate(draw(np.random.default_rng(seed)), num_permutations=19, seed=seed)
+        assert information.mutual_information == pytest.approx(0, abs=1e-12)
+        assert information.conditional_entropy == pytest.approx(math.log(5))
+        assert holds(information, "mutual_information", 0.0)
+        assert information.retrieval_accuracy == pytest.approx(1 / 8)
+        assert information.retrieval_p_value == 1.0
+        assert math.isnan(information.identification_length)
 
 
 def test_reasoning_that_spells_the_prompt_carries_ln_n() -> None:
     with np.errstate(divide="ignore"):
         table = np.log(np.eye(8))
-    one = estimate(from_table(table, 4)(np.random.default_rng(0)))
-    assert one.mutual_information == pytest.approx(math.log(8))
-    assert one.dependence == pytest.approx(1)
-    assert one.conditional_entropy == 0
-    assert one.marginal_entropy == pytest.approx(math.log(8))
-    assert one.retrieval_accuracy == 1
-    assert one.retrieval_p_value == pytest.approx(1 / 1001)
-    assert one.identification_length == 1
+    information = estimate(from_table(table, 4)(np.random.default_rng(0)))
+    assert information.mutual_information == pytest.approx(math.log(8))
+    assert information.dependence == pytest.approx(1)
+    assert information.conditional_entropy == 0
+    assert information.marginal_entropy == pytest.approx(math.log(8))
+    assert information.retrieval_accuracy == 1
+    assert information.retrieval_p_value == pytest.approx(1 / 1001)
+    assert information.identification_length == 1
 
 
 # -- known values, with variance --------------------------------------------------------------
@@ -164,11 +164,11 @@ def test_template_and_copied_tokens() -> None:
     per_token = truth.entropy / 8
     assert 0.92 <= runs.coverage("conditional_entropy_per_token", per_token) <= 0.98
     # The curve is flat over the template and rises by ln 2 - h with each copied bit.
-    one = runs.found[0]
-    assert one.curve_k.tolist() == [1, 2, 4, 8]
-    np.testing.assert_allclose(one.curve[:3], 0, atol=1e-12)
+    information = runs.found[0]
+    assert information.curve_k.tolist() == [1, 2, 4, 8]
+    np.testing.assert_allclose(information.curve[:3], 0, atol=1e-12)
     mean_information = np.mean(
-        [np.mean(found.token_information, axis=0) for found in runs.found], axis=0
+        [np.mean(information.token_information, axis=0) for information in runs.found], axis=0
     )
     np.testing.assert_allclose(mean_information[:5], 0, atol=1e-12)
     np.testing.assert_allclose(mean_information[5:], math.log(2) - h, atol=0.01)
@@ -237,9 +237,9 @@ class TinyLanguageModel:
             words = [(*w, token) for w in words for token in range(3)]
         self.reasonings += words  # cut off at three tokens
         self.steps = np.zeros((num_prompts, len(self.reasonings), 3))
-        for place, z in enumerate(self.reasonings):
+        for index, z in enumerate(self.reasonings):
             for t, token in enumerate(z):
-                self.steps[:, place, t] = self.step[:, z[t - 1] if t else 3, token]
+                self.steps[:, index, t] = self.step[:, z[t - 1] if t else 3, token]
         self.table = self.steps.sum(axis=2)
         self.lengths = np.array([len(z) for z in self.reasonings])
 
@@ -303,7 +303,7 @@ def test_one_reasoning_per_prompt() -> None:
     for seed in range(REPETITIONS):
         rng = np.random.default_rng(seed)
         prompts = rng.choice(2000, 32, replace=False)
-        one = estimate(model.draw(rng, prompts, 1), num_permutations=19)
+        information = estimate(model.draw(rng, prompts, 1), num_permutations=19)
         truth = table_truth(model.table[prompts]).information
-        inside.append(holds(one, "mutual_information", truth))
+        inside.append(holds(information, "mutual_information", truth))
     assert np.mean(inside) >= 0.92

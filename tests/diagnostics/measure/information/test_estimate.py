@@ -42,17 +42,17 @@ many_scores = st.builds(
 @settings(max_examples=40, deadline=None)
 @given(many_scores)
 def test_identities_hold_exactly(scores: CrossScores) -> None:
-    found = estimate(scores, num_permutations=19)
-    total = found.conditional_entropy + found.mutual_information
-    assert found.marginal_entropy == pytest.approx(total, abs=1e-12)
-    assert found.mutual_information <= found.ceiling + 1e-12
-    assert found.curve[-1] == pytest.approx(found.mutual_information, abs=1e-9)
+    information = estimate(scores, num_permutations=19)
+    total = information.conditional_entropy + information.mutual_information
+    assert information.marginal_entropy == pytest.approx(total, abs=1e-12)
+    assert information.mutual_information <= information.ceiling + 1e-12
+    assert information.curve[-1] == pytest.approx(information.mutual_information, abs=1e-9)
     # Tokens sum to their sequence, sequences to the estimate.
-    sequences = np.array([tokens.sum() for tokens in found.token_information])
+    sequences = np.array([tokens.sum() for tokens in information.token_information])
     per_prompt = [sequences[scores.column_M == n].mean() for n in range(scores.num_prompts)]
-    assert np.mean(per_prompt) == pytest.approx(found.mutual_information, abs=1e-9)
-    assert [len(t) for t in found.token_information] == scores.lengths_M.tolist()
-    low, high = found.intervals["mutual_information"]
+    assert np.mean(per_prompt) == pytest.approx(information.mutual_information, abs=1e-9)
+    assert [len(t) for t in information.token_information] == scores.lengths_M.tolist()
+    low, high = information.intervals["mutual_information"]
     assert math.isnan(low) or low <= high
 
 
@@ -64,9 +64,9 @@ def test_what_stands_behind_a_reasoning_s_end_does_not_count() -> None:
     padded = np.where(inside, scores.logprobs_MNR, 0.0)
     noisy = np.where(inside, scores.logprobs_MNR, np.nan)
     expected = estimate(CrossScores(**fields(scores, logprobs_MNR=padded)))
-    found = estimate(CrossScores(**fields(scores, logprobs_MNR=noisy)))
-    assert found.mutual_information == expected.mutual_information
-    assert found.curve.tolist() == expected.curve.tolist()
+    information = estimate(CrossScores(**fields(scores, logprobs_MNR=noisy)))
+    assert information.mutual_information == expected.mutual_information
+    assert information.curve.tolist() == expected.curve.tolist()
 
 
 def fields(scores: CrossScores, **changes) -> dict:
@@ -77,9 +77,9 @@ def fields(scores: CrossScores, **changes) -> dict:
 def test_prompts_weigh_the_same_however_many_reasonings_they_have() -> None:
     # Prompt 0: p = 0.9 under its own, 0.1 under the other, three times; prompt 1: 0.5, 0.5 once.
     table = np.log([[0.9, 0.1]] * 3 + [[0.5, 0.5]])
-    found = estimate(scores_of_sequences(table, [0, 0, 0, 1]))
-    assert found.mutual_information == pytest.approx(0.5 * math.log(0.9 / 0.5))
-    assert found.conditional_entropy == pytest.approx(-0.5 * (math.log(0.9) + math.log(0.5)))
+    information = estimate(scores_of_sequences(table, [0, 0, 0, 1]))
+    assert information.mutual_information == pytest.approx(0.5 * math.log(0.9 / 0.5))
+    assert information.conditional_entropy == pytest.approx(-0.5 * (math.log(0.9) + math.log(0.5)))
 
 
 def test_entropy_per_token_is_a_ratio_of_sums() -> None:
@@ -102,11 +102,11 @@ def copied_at(place: int, length: int = 6, prompts: int = 8) -> CrossScores:
 
 
 def test_the_curve_shows_where_the_prompt_is_named() -> None:
-    found = estimate(copied_at(3))
-    assert found.curve_k.tolist() == [1, 2, 4, 6]
-    np.testing.assert_allclose(found.curve, [0, 0, math.log(8), math.log(8)], atol=1e-9)
-    assert found.identification_length == 4
-    tokens = found.token_information[0]
+    information = estimate(copied_at(3))
+    assert information.curve_k.tolist() == [1, 2, 4, 6]
+    np.testing.assert_allclose(information.curve, [0, 0, math.log(8), math.log(8)], atol=1e-9)
+    assert information.identification_length == 4
+    tokens = information.token_information[0]
     np.testing.assert_allclose(tokens, [0, 0, 0, math.log(8), 0, 0], atol=1e-9)
 
 
@@ -122,17 +122,17 @@ def test_a_finished_reasoning_stays_as_it_is() -> None:
     scores = CrossScores(
         logprobs_MNR=logprobs, lengths_M=np.array([1, 3]), column_M=np.array([0, 1])
     )
-    found = estimate(scores)
-    np.testing.assert_allclose(found.curve, np.log(2) * np.array([0.5, 0.5, 1.0]))
+    information = estimate(scores)
+    np.testing.assert_allclose(information.curve, np.log(2) * np.array([0.5, 0.5, 1.0]))
 
 
 def test_retrieval_ties_are_broken_at_random() -> None:
     # Row 0 ties with prompt 1; row 1 is its own; rows 2 and 3 prefer prompt 0.
     table = np.array([[-1, -1, -9, -9], [-9, -1, -9, -9], [-1, -9, -2, -9], [-1, -9, -9, -2]])
-    found = estimate(scores_of_sequences(table, [0, 1, 2, 3]))
-    assert found.retrieval_accuracy == (0.5 + 1) / 4
-    assert found.metrics()["info/custom/retrieval_chance@1"] == 0.25
-    assert found.retrieval_p_value > 0.3
+    information = estimate(scores_of_sequences(table, [0, 1, 2, 3]))
+    assert information.retrieval_accuracy == (0.5 + 1) / 4
+    assert information.metrics()["info/custom/retrieval_chance@1"] == 0.25
+    assert information.retrieval_p_value > 0.3
 
 
 def test_permutation_p_values_are_valid() -> None:
@@ -140,8 +140,8 @@ def test_permutation_p_values_are_valid() -> None:
     p_values = []
     for seed in range(100):
         scores = scores_of_sequences(-rng.exponential(size=(32, 8)), np.repeat(range(8), 4))
-        found = estimate(scores, num_permutations=99, seed=seed)
-        p_values.append(found.retrieval_p_value)
+        information = estimate(scores, num_permutations=99, seed=seed)
+        p_values.append(information.retrieval_p_value)
     assert np.mean(np.array(p_values) <= 0.1) <= 0.17
 
 
@@ -156,28 +156,28 @@ def test_the_same_scores_give_the_same_estimate() -> None:
 def assert_not_available(scores: CrossScores, words: str, *, has_entropy: bool = False) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = estimate(scores)
-        metrics = found.metrics()
-    assert words in found.problem
-    assert math.isnan(found.mutual_information)
-    assert math.isnan(found.dependence)
-    assert math.isnan(found.marginal_entropy)
-    assert math.isnan(found.retrieval_accuracy)
-    assert math.isnan(found.conditional_entropy) != has_entropy
+        information = estimate(scores)
+        metrics = information.metrics()
+    assert words in information.problem
+    assert math.isnan(information.mutual_information)
+    assert math.isnan(information.dependence)
+    assert math.isnan(information.marginal_entropy)
+    assert math.isnan(information.retrieval_accuracy)
+    assert math.isnan(information.conditional_entropy) != has_entropy
     assert metrics.keys() == estimate(random_scores(0, 2, 2, 2)).metrics().keys()
     sizes = ("num_prompts", "num_reasonings")
-    known = {key.split("/")[-1] for key, value in metrics.items() if not math.isnan(value)}
-    assert known >= set(sizes)
+    measured = {key.split("/")[-1] for key, value in metrics.items() if not math.isnan(value)}
+    assert measured >= set(sizes)
     if not has_entropy:
-        assert known == set(sizes)
+        assert measured == set(sizes)
 
 
 def test_one_prompt_has_an_entropy_and_no_information() -> None:
     scores = random_scores(0, 1, 6, 4)
     assert_not_available(scores, "one distinct prompt", has_entropy=True)
-    found = estimate(scores)
-    low, high = found.intervals["conditional_entropy"]
-    assert low < found.conditional_entropy < high
+    information = estimate(scores)
+    low, high = information.intervals["conditional_entropy"]
+    assert low < information.conditional_entropy < high
 
 
 def test_one_reasoning_in_all() -> None:

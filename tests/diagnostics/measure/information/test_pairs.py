@@ -195,12 +195,12 @@ def test_no_prompt_holds_a_reasoning_that_is_scored() -> None:
 def test_a_draw_keeps_its_labels_through_scoring_and_estimation() -> None:
     draw = draw_first_turn(batch(8, 8), config(), rng(), decode=decode)
     scores = score_draw(TableScorer(), draw)
-    found = estimate(scores)
-    assert found.scores.family == "first_turn"
+    information = estimate(scores)
+    assert information.scores.family == "first_turn"
     assert scores.source_M == draw.source_M
-    assert found.mutual_information > 0.5
-    assert found.retrieval_p_value < 0.01
-    assert "info/first_turn/mutual_information" in found.metrics()
+    assert information.mutual_information > 0.5
+    assert information.retrieval_p_value < 0.01
+    assert "info/first_turn/mutual_information" in information.metrics()
 
 
 def recorded(value: float) -> list[Trajectory]:

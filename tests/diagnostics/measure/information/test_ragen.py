@@ -24,48 +24,48 @@ def scores(logprobs, lengths, columns, inner_M2=None) -> CrossScores:
 
 
 def metrics_of(*arguments) -> dict[str, float]:
-    found = ragen_metrics(*arguments)
-    return {key.replace(f"{FAMILY}/", "x/"): value for key, value in found.items()}
+    metrics = ragen_metrics(*arguments)
+    return {key.replace(f"{FAMILY}/", "x/"): value for key, value in metrics.items()}
 
 
 def test_mutual_information_of_length_normalised_and_of_whole_sequences() -> None:
     # Two columns. Row 0: two tokens at 1/2 under its own, 1/8 under the other; row 1: one token at
     # 1/2 under its own, 1/4 under the other.
     half, eighth, quarter = math.log(1 / 2), math.log(1 / 8), math.log(1 / 4)
-    found = metrics_of(
+    metrics = metrics_of(
         scores([[[half, half], [eighth, eighth]], [[quarter, 0], [half, 0]]], [2, 1], [0, 1])
     )
     # Per token: own 1/2 against the mixtures (1/2 + 1/8) / 2 = 5/16 and (1/2 + 1/4) / 2 = 3/8.
     per_token = np.array([math.log(8 / 5), math.log(4 / 3)])
     marginal = np.array([math.log(5 / 16), math.log(3 / 8)])
-    assert found["x/mi_estimate"] == pytest.approx(per_token.mean())
-    assert found["x/conditional_entropy_est"] == pytest.approx(math.log(2))
-    assert found["x/reasoning_entropy_est"] == pytest.approx(-marginal.mean())
-    assert found["x/marginal_std"] == pytest.approx(marginal.std())
-    assert found["x/mi_zscore"] == pytest.approx(per_token.mean() / (marginal.std() + 1e-3))
+    assert metrics["x/mi_estimate"] == pytest.approx(per_token.mean())
+    assert metrics["x/conditional_entropy_est"] == pytest.approx(math.log(2))
+    assert metrics["x/reasoning_entropy_est"] == pytest.approx(-marginal.mean())
+    assert metrics["x/marginal_std"] == pytest.approx(marginal.std())
+    assert metrics["x/mi_zscore"] == pytest.approx(per_token.mean() / (marginal.std() + 1e-3))
     # Per sequence: row 0 has 1/4 against (1/4 + 1/64) / 2 = 17/128.
     per_sequence = np.array([math.log(32 / 17), math.log(4 / 3)])
-    assert found["x/mi_seq_estimate"] == pytest.approx(per_sequence.mean())
-    assert found["x/conditional_entropy_seq_est"] == pytest.approx(1.5 * math.log(2))
-    assert found["x/mi_upper_bound"] == pytest.approx(math.log(2))
-    assert found["x/retrieval_accuracy"] == 1
-    assert found["x/retrieval_chance_level"] == 0.5
-    assert found["x/retrieval_above_chance@2"] == 0
+    assert metrics["x/mi_seq_estimate"] == pytest.approx(per_sequence.mean())
+    assert metrics["x/conditional_entropy_seq_est"] == pytest.approx(1.5 * math.log(2))
+    assert metrics["x/mi_upper_bound"] == pytest.approx(math.log(2))
+    assert metrics["x/retrieval_accuracy"] == 1
+    assert metrics["x/retrieval_chance_level"] == 0.5
+    assert metrics["x/retrieval_above_chance@2"] == 0
 
 
 def test_only_tokens_between_the_tags_count() -> None:
     half, tag = math.log(1 / 2), -9.0
     table = [[[half, tag], [half, 0.0]], [[half, tag], [half, 0.0]]]
-    found = metrics_of(scores(table, [2, 2], [0, 1], [[0, 1]] * 2))
-    assert found["x/mi_seq_estimate"] == pytest.approx(0)
-    assert found["x/conditional_entropy_seq_est"] == pytest.approx(math.log(2))
+    metrics = metrics_of(scores(table, [2, 2], [0, 1], [[0, 1]] * 2))
+    assert metrics["x/mi_seq_estimate"] == pytest.approx(0)
+    assert metrics["x/conditional_entropy_seq_est"] == pytest.approx(math.log(2))
 
 
 def test_moving_averages_start_at_the_first_value() -> None:
-    one = scores([[[-1.0], [-3.0]], [[-3.0], [-2.0]]], [1, 1], [0, 1])
+    scored = scores([[[-1.0], [-3.0]], [[-3.0], [-2.0]]], [1, 1], [0, 1])
     other = scores([[[-1.0], [-3.0]], [[-6.0], [-5.0]]], [1, 1], [0, 1])
-    stored = ragen_metrics(one)
-    first = metrics_of(one)
+    stored = ragen_metrics(scored)
+    first = metrics_of(scored)
     assert first["x/marginal_std_ema"] == first["x/marginal_std"]
     second = metrics_of(other, stored)
     expected = 0.9 * first["x/marginal_std"] + 0.1 * second["x/marginal_std"]
@@ -124,8 +124,8 @@ def test_only_closed_reasonings_with_words_count() -> None:
     table[:, :, 1] = tag
     table[0, 1, 0] = math.log(1 / 8)
     # The third was never closed: its column goes, too.
-    found = metrics_of(scores(table, [2, 2, 2], [0, 1, 2], [[0, 1], [0, 1], [0, 0]]))
+    metrics = metrics_of(scores(table, [2, 2, 2], [0, 1, 2], [[0, 1], [0, 1], [0, 0]]))
     # Row 0: 1/2 against (1/2 + 1/8) / 2 = 5/16; row 1: all the same.
-    assert found["x/mi_seq_estimate"] == pytest.approx(math.log(8 / 5) / 2)
-    assert found["x/mi_upper_bound"] == pytest.approx(math.log(2))
+    assert metrics["x/mi_seq_estimate"] == pytest.approx(math.log(8 / 5) / 2)
+    assert metrics["x/mi_upper_bound"] == pytest.approx(math.log(2))
     assert ragen_metrics(CrossScores(problem="nothing")) == {}

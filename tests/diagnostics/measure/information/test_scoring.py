@@ -102,9 +102,9 @@ def test_equals_naive_scoring(
     for m, reasoning in enumerate(reasonings):
         for n, prompt in enumerate(prompts):
             expected = naive(model, prompt, reasoning, temperature)
-            found = scores.logprobs_MNR[m, n]
-            np.testing.assert_allclose(found[: len(reasoning)], expected, atol=1e-4)
-            assert (found[len(reasoning) :] == 0).all()
+            scored = scores.logprobs_MNR[m, n]
+            np.testing.assert_allclose(scored[: len(reasoning)], expected, atol=1e-4)
+            assert (scored[len(reasoning) :] == 0).all()
 
 
 def forwards(scorer: ModelScorer, prompts, reasonings, columns) -> int:
@@ -119,16 +119,16 @@ def test_each_prompt_is_forwarded_once(qwen) -> None:
 
 
 def test_equal_reasonings_are_forwarded_once(qwen) -> None:
-    prompts, (one, other) = ids(10), ids(4, 4, seed=1)
-    assert forwards(ModelScorer(qwen), prompts, [one, other, one], [0, 0, 0]) == 10 + 2 * 3
+    prompts, (short, other) = ids(10), ids(4, 4, seed=1)
+    assert forwards(ModelScorer(qwen), prompts, [short, other, short], [0, 0, 0]) == 10 + 2 * 3
 
 
 def test_each_prompt_may_have_continuations_of_its_own(qwen) -> None:
-    prompts, (one, other) = ids(6, 6, 5), ids(5, 7, seed=1)
-    asked = [[one, other[:1]], [one], [other]]
-    found = ModelScorer(qwen).score(prompts, asked)
-    assert [len(rows) for rows in found] == [2, 1, 1]
-    for prompt, rows, scores in zip(prompts, asked, found, strict=True):
+    prompts, (short, other) = ids(6, 6, 5), ids(5, 7, seed=1)
+    asked = [[short, other[:1]], [short], [other]]
+    scored = ModelScorer(qwen).score(prompts, asked)
+    assert [len(rows) for rows in scored] == [2, 1, 1]
+    for prompt, rows, scores in zip(prompts, asked, scored, strict=True):
         for row, score in zip(rows, scores, strict=True):
             np.testing.assert_allclose(score, naive(qwen, prompt, row), atol=1e-4)
 
@@ -142,11 +142,11 @@ def test_long_continuations_go_in_several_passes(qwen, monkeypatch) -> None:
     """Of at most 8 tokens: each of 6 alone, so nothing is padded."""
     monkeypatch.setattr(scoring, "PASS_TOKENS", {"cpu": 8})
     prompts, reasonings = ids(4, 4), ids(6, 6, 6, seed=1)
-    found = cross_score(ModelScorer(qwen), prompts, reasonings, [0, 1, 1])
+    scored = cross_score(ModelScorer(qwen), prompts, reasonings, [0, 1, 1])
     for m, reasoning in enumerate(reasonings):
         for n, prompt in enumerate(prompts):
             expected = naive(qwen, prompt, reasoning)
-            np.testing.assert_allclose(found.logprobs_MNR[m, n], expected, atol=1e-4)
+            np.testing.assert_allclose(scored.logprobs_MNR[m, n], expected, atol=1e-4)
 
 
 def test_a_model_in_training_mode_is_scored_without_dropout_and_stays_in_it(qwen) -> None:
@@ -154,8 +154,8 @@ def test_a_model_in_training_mode_is_scored_without_dropout_and_stays_in_it(qwen
     qwen.eval()
     expected = cross_score(ModelScorer(qwen), prompts, reasonings, [0, 1]).logprobs_MNR
     qwen.train()
-    found = cross_score(ModelScorer(qwen), prompts, reasonings, [0, 1]).logprobs_MNR
-    np.testing.assert_array_equal(found, expected)
+    scored = cross_score(ModelScorer(qwen), prompts, reasonings, [0, 1]).logprobs_MNR
+    np.testing.assert_array_equal(scored, expected)
     assert all(module.training for module in qwen.modules())
 
 

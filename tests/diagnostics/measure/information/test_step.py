@@ -32,9 +32,9 @@ def test_a_plan_knows_its_tokens_before_they_are_scored() -> None:
 
 
 def test_both_families_and_ragen_s_keys() -> None:
-    found = measure(batch(8, 8, (2, 3)))
-    assert found.problems == ()
-    metrics = found.metrics()
+    measured = measure(batch(8, 8, (2, 3)))
+    assert measured.problems == ()
+    metrics = measured.metrics()
     for family in ("first_turn", "all_turns"):
         assert metrics[f"info/{family}/mutual_information"] > 0.3
         assert not math.isnan(metrics[f"info/{family}/dependence"])
@@ -45,34 +45,36 @@ def test_both_families_and_ragen_s_keys() -> None:
 
 def test_token_information_has_the_shape_of_the_trajectory() -> None:
     trajectories = batch(8, 8, (2,))
-    found = measure(trajectories)
-    by_token = found.by_token(trajectories)
+    measured = measure(trajectories)
+    by_token = measured.by_token(trajectories)
     scored = [by_token.get(trajectory.id) for trajectory in trajectories]
     assert all(rows is not None for rows in scored)
     for trajectory, rows in zip(trajectories, scored, strict=True):
         assert [len(row) for row in rows] == [len(t.response_tokens) for t in trajectory.turns]
         # All but the answer, one character, of the first turn.
         assert np.isnan(rows[0]).tolist() == [False] * (len(rows[0]) - 1) + [True]
-    first = found.estimates["first_turn"]
+    first = measured.estimates["first_turn"]
     total = np.mean([np.nansum(rows[0]) for rows in scored])
     assert math.isclose(total, first.mutual_information, abs_tol=1e-5)
 
 
 def test_a_trajectory_that_was_not_drawn_has_none() -> None:
     trajectories = batch(20, 2)
-    found = measure(trajectories)
-    drawn = {source for one in found.estimates.values() for source, _ in one.scores.source_M}
+    measured = measure(trajectories)
+    drawn = {
+        source for scored in measured.estimates.values() for source, _ in scored.scores.source_M
+    }
     assert len(drawn) < len(trajectories)
     for trajectory in trajectories:
-        assert (trajectory.id in found.by_token(trajectories)) == (trajectory.id in drawn)
+        assert (trajectory.id in measured.by_token(trajectories)) == (trajectory.id in drawn)
 
 
 def test_the_step_fixes_the_draw() -> None:
     trajectories = batch(12, 8, (1, 2, 3))
-    one, same = (measure(trajectories) for _ in range(2))
-    np.testing.assert_equal(one.metrics(), same.metrics())  # NaN equals NaN here
+    first, same = (measure(trajectories) for _ in range(2))
+    np.testing.assert_equal(first.metrics(), same.metrics())  # NaN equals NaN here
     other = plan_information(trajectories, CONFIG, step=6, decode=decode)
-    assert other["first_turn"].source_M != one.estimates["first_turn"].scores.source_M
+    assert other["first_turn"].source_M != first.estimates["first_turn"].scores.source_M
 
 
 def test_what_cannot_be_scored_says_so() -> None:
@@ -80,15 +82,15 @@ def test_what_cannot_be_scored_says_so() -> None:
         def score(self, prompts, continuations):
             raise ScoringError("a row of 70 tokens does not fit the model's 64 positions")
 
-    found = measure(batch(4, 4), scorer=TooShort())
-    assert "first_turn: a row of 70 tokens does not fit" in found.problems[0]
-    assert math.isnan(found.metrics()["info/first_turn/mutual_information"])
+    measured = measure(batch(4, 4), scorer=TooShort())
+    assert "first_turn: a row of 70 tokens does not fit" in measured.problems[0]
+    assert math.isnan(measured.metrics()["info/first_turn/mutual_information"])
 
 
 def test_nothing_sampled() -> None:
-    found = measure([])
-    assert len(found.problems) == 2
-    assert math.isnan(found.metrics()["info/all_turns/conditional_entropy"])
+    measured = measure([])
+    assert len(measured.problems) == 2
+    assert math.isnan(measured.metrics()["info/all_turns/conditional_entropy"])
 
 
 def test_ragen_s_moving_averages_go_on() -> None:

@@ -33,30 +33,32 @@ def test_steps_that_are_chosen_evenly_keep_both_ends(count, most):
 
 
 def test_every_metric_is_a_number_or_has_a_reason():
-    found = report(one_turn_each([["a"]]))
-    assert set(found.values) == set(METRICS)
-    assert {key for key, value in found.values.items() if math.isnan(value)} == set(found.reasons)
-    assert set(found.metrics()) == {f"text/{key}" for key in METRICS}
+    measured = report(one_turn_each([["a"]]))
+    assert set(measured.values) == set(METRICS)
+    assert {key for key, value in measured.values.items() if math.isnan(value)} == set(
+        measured.reasons
+    )
+    assert set(measured.metrics()) == {f"text/{key}" for key in METRICS}
 
 
 def test_reasoning_that_names_its_prompt_depends_on_it():
-    found = report(one_turn_each([[f"I see {name}"] * 8 for name in NAMES]))
-    assert found.values["retrieval_accuracy"] == pytest.approx(1)
-    assert found.values["dependence"] == pytest.approx(1, abs=0.01)
-    assert found.values["sibling_distance"] == pytest.approx(0)
+    measured = report(one_turn_each([[f"I see {name}"] * 8 for name in NAMES]))
+    assert measured.values["retrieval_accuracy"] == pytest.approx(1)
+    assert measured.values["dependence"] == pytest.approx(1, abs=0.01)
+    assert measured.values["sibling_distance"] == pytest.approx(0)
 
 
 def test_a_template_with_a_random_ending_does_not():
     rng = np.random.default_rng(3)
     text = "I should move toward the goal so I will go"
-    found = report(
+    measured = report(
         one_turn_each([[f"{text} {rng.choice(NAMES)}" for _ in range(8)] for _ in range(8)])
     )
-    assert found.values["retrieval_p_value"] > 0.05
-    assert found.values["dependence"] < 0.1
-    assert found.values["template_frac"] > 0.8
-    assert found.template.text == f"{text} ___"
-    assert found.values["template_match_frac"] == 1
+    assert measured.values["retrieval_p_value"] > 0.05
+    assert measured.values["dependence"] < 0.1
+    assert measured.values["template_frac"] > 0.8
+    assert measured.template.text == f"{text} ___"
+    assert measured.values["template_match_frac"] == 1
 
 
 @pytest.mark.parametrize(
@@ -74,14 +76,14 @@ def test_a_template_with_a_random_ending_does_not():
     ],
 )
 def test_what_the_sample_cannot_support_is_not_a_number(groups, key, reason):
-    found = report(one_turn_each(groups))
-    assert math.isnan(found.values[key])
-    assert reason in found.reasons[key]
+    measured = report(one_turn_each(groups))
+    assert math.isnan(measured.values[key])
+    assert reason in measured.reasons[key]
 
 
 def test_no_reasoning_spans_is_said():
-    found = report([episode(f"p{i % 2}", [text_turn(None)], index=i) for i in range(8)])
-    assert found.reasons["dependence"] == "no trajectory has a reasoning that is not empty"
+    measured = report([episode(f"p{i % 2}", [text_turn(None)], index=i) for i in range(8)])
+    assert measured.reasons["dependence"] == "no trajectory has a reasoning that is not empty"
 
 
 def test_identical_prompts_in_several_groups_are_one_prompt():
@@ -91,9 +93,9 @@ def test_identical_prompts_in_several_groups_are_one_prompt():
             for p in range(3)
         )
     )
-    found = report(batch)
-    assert found.values["num_prompts"] == 1
-    assert math.isnan(found.values["dependence"])
+    measured = report(batch)
+    assert measured.values["num_prompts"] == 1
+    assert math.isnan(measured.values["dependence"])
 
 
 def test_the_sample_is_stratified_and_bounded():
@@ -128,31 +130,31 @@ def test_exemplars_point_at_the_text_that_shows_the_finding():
     again = text_turn("so I go on and on up", index=1, observation="o", action="down")
     third = text_turn("so I go on and on up", index=2, observation="o", action="up")
     broken = text_turn("never", index=3, is_closed=False, action=None)
-    one = episode("p", [loop, again, third, broken])
-    found = report([one]).exemplars
-    (shown,) = found["loop"]
-    assert (shown.trajectory_id, shown.turn, shown.spans) == (one.id, 0, ((4, 44),))
-    assert found["echo"][0].turn == 2
-    assert found["disagreement"][0].turn == 1
-    assert found["malformed"][0].note == "the reasoning is never closed"
+    trajectory = episode("p", [loop, again, third, broken])
+    places = report([trajectory]).exemplars
+    (place,) = places["loop"]
+    assert (place.trajectory_id, place.turn, place.spans) == (trajectory.id, 0, ((4, 44),))
+    assert places["echo"][0].turn == 2
+    assert places["disagreement"][0].turn == 1
+    assert places["malformed"][0].note == "the reasoning is never closed"
 
 
 def test_what_is_stored_is_json_without_responses():
-    found = report(one_turn_each([[f"{name} \ud800 and so I will go on"] * 2 for name in NAMES]))
-    record = found.record(7)
+    measured = report(one_turn_each([[f"{name} \ud800 and so I will go on"] * 2 for name in NAMES]))
+    record = measured.record(7)
     assert (record.step, record.kind) == (7, "text")
     payload = json.loads(record.payload)
-    assert payload["template"]["text"] == found.template.text
-    shown = payload["exemplars"]["template"][0]
-    assert shown["trajectory_id"] == found.exemplars["template"][0].trajectory_id
-    assert payload["reasons"] == dict(found.reasons)
+    assert payload["template"]["text"] == measured.template.text
+    place = payload["exemplars"]["template"][0]
+    assert place["trajectory_id"] == measured.exemplars["template"][0].trajectory_id
+    assert payload["reasons"] == dict(measured.reasons)
 
 
 def test_template_exemplars_cover_the_common_words():
     episodes = one_turn_each([[f"{name} and so I will go on"] * 2 for name in NAMES])
-    shown = report(episodes).exemplars["template"][0]
-    ((start, end),) = shown.spans
-    (text,) = [e.turns[0].response for e in episodes if e.id == shown.trajectory_id]
+    place = report(episodes).exemplars["template"][0]
+    ((start, end),) = place.spans
+    (text,) = [e.turns[0].response for e in episodes if e.id == place.trajectory_id]
     assert text[start:end] == "and so I will go on"
 
 
@@ -161,11 +163,13 @@ def test_template_exemplars_are_equal_texts_of_different_prompts():
     same = "i am not sure so i try left"
     groups = [[f"{same} {name}", same] for name in NAMES[:4]]
     groups[0].insert(0, f"{same} again")
-    shown = report(one_turn_each(groups)).exemplars["template"]
-    assert len({one.trajectory_id for one in shown}) == 3
-    episodes = {one.id: one for one in one_turn_each(groups)}
-    assert len({episodes[one.trajectory_id].prompt_key for one in shown}) == 3
-    replies = [(episodes[one.trajectory_id].turns[0].response, one.spans) for one in shown]
+    places = report(one_turn_each(groups)).exemplars["template"]
+    assert len({example.trajectory_id for example in places}) == 3
+    episodes = {trajectory.id: trajectory for trajectory in one_turn_each(groups)}
+    assert len({episodes[example.trajectory_id].prompt_key for example in places}) == 3
+    replies = [
+        (episodes[example.trajectory_id].turns[0].response, example.spans) for example in places
+    ]
     assert [[text[start:end] for start, end in spans] for text, spans in replies] == [[same]] * 3
 
 
@@ -174,19 +178,19 @@ def test_what_is_marked_is_what_the_shown_reasonings_share():
     common = "so i go on and on to the goal"
     rare = "then it may be that i turn around at the wall"
     groups = [[f"{name} {common} {rare if n < 3 else name}"] * 2 for n, name in enumerate(NAMES)]
-    episodes = {one.id: one for one in one_turn_each(groups)}
-    shown = report(list(episodes.values())).exemplars["template"]
-    for one in shown:
-        ((start, end),) = one.spans
-        text = episodes[one.trajectory_id].turns[0].response
+    episodes = {trajectory.id: trajectory for trajectory in one_turn_each(groups)}
+    places = report(list(episodes.values())).exemplars["template"]
+    for example in places:
+        ((start, end),) = example.spans
+        text = episodes[example.trajectory_id].turns[0].response
         assert text[start:end] == f"{common} {rare}"
 
 
 def test_broken_replies_are_shown_of_different_prompts():
     broken = text_turn("no", is_closed=False, action=None)
     episodes = [episode(f"p{n // 4}", [broken], index=n) for n in range(8)]
-    shown = report(episodes).exemplars["malformed"]
-    assert [one.trajectory_id for one in shown] == [episodes[0].id, episodes[4].id]
+    places = report(episodes).exemplars["malformed"]
+    assert [example.trajectory_id for example in places] == [episodes[0].id, episodes[4].id]
 
 
 def test_the_guide_names_every_metric():
@@ -207,19 +211,21 @@ HOSTILE = [
 
 def test_hostile_text_is_measured_like_any_other():
     groups = [[text, text, text + "x"] for text in HOSTILE]
-    found = report(one_turn_each(groups))
-    assert found.values["num_prompts"] == len(HOSTILE) - 1  # blanks are no reasoning
-    assert found.values["loop_frac"] > 0.5
+    measured = report(one_turn_each(groups))
+    assert measured.values["num_prompts"] == len(HOSTILE) - 1  # blanks are no reasoning
+    assert measured.values["loop_frac"] > 0.5
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.text(max_size=30), min_size=1, max_size=4), max_size=4))
 def test_any_text_gives_a_report(groups):
-    found = report(one_turn_each(groups))
-    assert set(found.values) == set(METRICS)
-    assert {key for key, value in found.values.items() if math.isnan(value)} == set(found.reasons)
+    measured = report(one_turn_each(groups))
+    assert set(measured.values) == set(METRICS)
+    assert {key for key, value in measured.values.items() if math.isnan(value)} == set(
+        measured.reasons
+    )
     for key in ("retrieval_accuracy", "template_frac", "sibling_distance"):
-        value = found.values[key]
+        value = measured.values[key]
         assert math.isnan(value) or -1e-9 <= value <= 1 + 1e-9
 
 

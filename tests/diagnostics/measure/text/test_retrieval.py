@@ -36,10 +36,10 @@ def true_information(q: float, n: int) -> float:
 
 
 def test_similarity_is_one_for_equal_texts_and_zero_without_common_grams():
-    found = similarity(["go up", "go up", "qqqq", ""])
-    assert found[0, 1] == pytest.approx(1)
-    assert found[0, 2] == pytest.approx(0)
-    assert found[3].tolist() == [0, 0, 0, 0]
+    hits = similarity(["go up", "go up", "qqqq", ""])
+    assert hits[0, 1] == pytest.approx(1)
+    assert hits[0, 2] == pytest.approx(0)
+    assert hits[3].tolist() == [0, 0, 0, 0]
 
 
 def test_similarity_of_nothing_is_zero():
@@ -49,24 +49,24 @@ def test_similarity_of_nothing_is_zero():
 
 def test_disjoint_texts_are_always_retrieved():
     texts = [NAMES[p] for p in labels(4, 3)]
-    found = retrieve(similarity(texts), labels(4, 3), rng(), permutations=199)
-    assert found["retrieval_accuracy"] == pytest.approx(1)
-    assert found["retrieval_chance"] == pytest.approx(2 / 11)  # two siblings among eleven others
-    assert found["retrieval_p_value"] == 1 / 200
+    hits = retrieve(similarity(texts), labels(4, 3), rng(), permutations=199)
+    assert hits["retrieval_accuracy"] == pytest.approx(1)
+    assert hits["retrieval_chance"] == pytest.approx(2 / 11)  # two siblings among eleven others
+    assert hits["retrieval_p_value"] == 1 / 200
 
 
 def test_equal_texts_are_retrieved_exactly_at_chance():
-    found = retrieve(np.ones((12, 12)), labels(4, 3), rng(), permutations=50)
-    assert found["retrieval_accuracy"] == pytest.approx(2 / 11)
-    assert found["retrieval_p_value"] == 1
+    hits = retrieve(np.ones((12, 12)), labels(4, 3), rng(), permutations=50)
+    assert hits["retrieval_accuracy"] == pytest.approx(2 / 11)
+    assert hits["retrieval_p_value"] == 1
 
 
 def test_independent_texts_are_significant_as_often_as_stated():
-    found = [
+    hits = [
         retrieve(similarity(channel(0.0, 8, 8, s)), labels(8, 8), rng(s), permutations=99)
         for s in range(60)
     ]
-    p_values = [each["retrieval_p_value"] for each in found]
+    p_values = [each["retrieval_p_value"] for each in hits]
     assert np.mean([p <= 0.1 for p in p_values]) == pytest.approx(0.1, abs=0.1)
 
 

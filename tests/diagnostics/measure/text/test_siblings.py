@@ -19,21 +19,21 @@ def metrics(groups):
 
 
 def test_equal_siblings_are_at_distance_zero():
-    found = metrics([["go up", "go up"], ["go down", "go down"]])
-    assert found["sibling_distance"] == pytest.approx(0)
-    assert found["near_duplicate_frac"] == 1
+    values = metrics([["go up", "go up"], ["go down", "go down"]])
+    assert values["sibling_distance"] == pytest.approx(0)
+    assert values["near_duplicate_frac"] == 1
 
 
 def test_siblings_without_a_common_gram_are_at_distance_one():
-    found = metrics([["alpha", "bravo"], ["kilo", "zulu"]])
-    assert found["sibling_distance"] == pytest.approx(1)
-    assert found["near_duplicate_frac"] == 0
+    values = metrics([["alpha", "bravo"], ["kilo", "zulu"]])
+    assert values["sibling_distance"] == pytest.approx(1)
+    assert values["near_duplicate_frac"] == 0
 
 
 def test_duplicates_are_counted_within_prompts_only():
     # Prompt 0: one of three pairs is equal; prompt 1: none of three.
-    found = metrics([["same", "same", "other"], ["same", "one", "more"]])
-    assert found["near_duplicate_frac"] == pytest.approx(1 / 6)
+    values = metrics([["same", "same", "other"], ["same", "one", "more"]])
+    assert values["near_duplicate_frac"] == pytest.approx(1 / 6)
 
 
 def test_chao_shen_by_hand():
@@ -51,8 +51,8 @@ def test_chao_shen_of_a_constant_is_zero_and_of_nothing_not_a_number():
 
 @given(st.lists(st.integers(0, 50), max_size=20))
 def test_chao_shen_is_never_negative(counts):
-    found = chao_shen(counts)
-    assert found >= 0 or math.isnan(found)
+    entropy = chao_shen(counts)
+    assert entropy >= 0 or math.isnan(entropy)
 
 
 def test_chao_shen_corrects_most_of_the_bias_of_small_samples():

@@ -25,35 +25,35 @@ def template(groups):
 
 def test_a_template_with_two_slots_is_recovered_as_text():
     groups = [
-        [f"I should move toward the {place}, so I will go {move}."] * 2
-        for place, move in zip(PLACES, MOVES, strict=True)
+        [f"I should move toward the {square}, so I will go {move}."] * 2
+        for square, move in zip(PLACES, MOVES, strict=True)
     ]
-    found = template(groups)
-    assert found.text == "I should move toward the ___, so I will go ___."
-    assert found.coverage == pytest.approx(11 / 13)  # 13 words and signs, two of them slots
-    assert found.match_frac == 1
-    assert set(found.fillers[0]) == set(PLACES)
-    assert set(found.fillers[1]) == set(MOVES)
+    made = template(groups)
+    assert made.text == "I should move toward the ___, so I will go ___."
+    assert made.coverage == pytest.approx(11 / 13)  # 13 words and signs, two of them slots
+    assert made.match_frac == 1
+    assert set(made.fillers[0]) == set(PLACES)
+    assert set(made.fillers[1]) == set(MOVES)
 
 
 def test_a_slot_may_hold_several_words_or_none():
-    found = template(
+    made = template(
         [["go to the old red barn now"], ["go to the barn now"], ["go to the mill now"]]
     )
-    assert found.text.startswith("go to the")
-    assert found.text.endswith("now")
+    assert made.text.startswith("go to the")
+    assert made.text.endswith("now")
 
 
 def test_equal_texts_are_a_template_without_slots():
-    found = template([["I take left."], ["I take left."], ["I take left."]])
-    assert (found.text, found.coverage) == ("I take left.", 1)
+    made = template([["I take left."], ["I take left."], ["I take left."]])
+    assert (made.text, made.coverage) == ("I take left.", 1)
 
 
 def test_a_word_that_most_prompts_share_and_most_reasonings_do_not_is_a_slot():
     """Under each prompt "down" is said twice of five: 4 words of all tell more than 5 of 40 %."""
     moves = ["down", "down", "up", "left", "right"]
-    found = template([[f"No idea I guess {move}" for move in moves]] * 3)
-    assert (found.text, found.match_frac) == ("No idea I guess ___", 1)
+    made = template([[f"No idea I guess {move}" for move in moves]] * 3)
+    assert (made.text, made.match_frac) == ("No idea I guess ___", 1)
 
 
 def test_texts_without_a_common_word_have_no_template():

@@ -39,16 +39,16 @@ def test_ngrams_of_a_short_text_are_the_text():
 
 
 def test_a_word_said_forever_is_a_loop():
-    found = loops("go " * 50)
-    assert found.longest_word_run == 50
-    assert found.repeated_ngram_frac == 1 - 1 / 47  # 47 4-grams, all equal
-    assert found.is_loop
+    looped = loops("go " * 50)
+    assert looped.longest_word_run == 50
+    assert looped.repeated_ngram_frac == 1 - 1 / 47  # 47 4-grams, all equal
+    assert looped.is_loop
 
 
 def test_a_sign_said_forever_is_a_loop_and_is_shown():
-    found = loops("ab" + "!" * 40 + "c")
-    assert (found.longest_char_run, found.char_run) == (40, (2, 42))
-    assert found.is_loop
+    looped = loops("ab" + "!" * 40 + "c")
+    assert (looped.longest_char_run, looped.char_run) == (40, (2, 42))
+    assert looped.is_loop
 
 
 def test_ordinary_text_and_drawn_boards_are_no_loops():
@@ -85,9 +85,9 @@ def test_agreement_compares_the_last_named_with_the_last_executed():
         text_turn("no idea", index=2, action="down"),  # names nothing
         text_turn("go up", index=3, action=None),  # executes nothing
     ]
-    one = episode("p", turns)
-    found = list(agreements([one], named_moves([one])))
-    assert [(turn.index, agrees) for _, turn, agrees in found] == [(0, True), (1, False)]
+    one_episode = episode("p", turns)
+    agreeing = list(agreements([one_episode], named_moves([one_episode])))
+    assert [(turn.index, agrees) for _, turn, agrees in agreeing] == [(0, True), (1, False)]
 
 
 def test_free_text_actions_name_no_moves():
@@ -104,8 +104,8 @@ def test_form_is_counted_over_turns():
         text_turn("never ends", index=2, is_closed=False, action=None),
         text_turn(None, index=3, action=None, is_effective=False),
     ]
-    found = text_metrics([episode("p", turns)], np.random.default_rng(0)).values
-    assert found["valid_frac"] == 0.25
-    assert found["truncated_frac"] == 0.25
-    assert found["closed_reasoning_frac"] == 0.5
-    assert found["num_chars_p50"] == pytest.approx(np.median([len(t.response) for t in turns]))
+    values = text_metrics([episode("p", turns)], np.random.default_rng(0)).values
+    assert values["valid_frac"] == 0.25
+    assert values["truncated_frac"] == 0.25
+    assert values["closed_reasoning_frac"] == 0.5
+    assert values["num_chars_p50"] == pytest.approx(np.median([len(t.response) for t in turns]))

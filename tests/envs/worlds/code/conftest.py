@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from echoscope.envs.worlds.code.sandbox import Limits, Outcome, Sandbox, why_not
+from echoscope.envs.worlds.code.sandbox import ProgramRun, Sandbox, SandboxLimits, why_not
 
-Run = Callable[..., list[Outcome]]
+Run = Callable[..., list[ProgramRun]]
 
 
 def needs_sandbox() -> pytest.MarkDecorator:
@@ -53,13 +53,13 @@ def plain_user() -> Iterator[Run]:
         pytest.skip(f"a user without rights makes no sandbox here: {'; '.join(reasons)}")
 
     def run(
-        program: str, inputs: Sequence[str] = ("",), limits: Limits | None = None
-    ) -> list[Outcome]:
-        request = [program, list(inputs), asdict(limits or Limits())]
+        program: str, inputs: Sequence[str] = ("",), limits: SandboxLimits | None = None
+    ) -> list[ProgramRun]:
+        request = [program, list(inputs), asdict(limits or SandboxLimits())]
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
         return [
-            Outcome(output=output, errors=errors, exit_code=exit_code, timed_out=timed_out)
+            ProgramRun(output=output, errors=errors, exit_code=exit_code, timed_out=timed_out)
             for output, errors, exit_code, timed_out in json.loads(process.stdout.readline())
         ]
 
@@ -69,8 +69,8 @@ def plain_user() -> Iterator[Run]:
 
 def _other_pythons() -> list[str]:
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    found = shutil.which(name, path="/usr/local/bin:/usr/bin")
-    return [found] if found else []
+    path = shutil.which(name, path="/usr/local/bin:/usr/bin")
+    return [path] if path else []
 
 
 @pytest.fixture(scope="session", params=["this user", "a user without rights"])
@@ -80,8 +80,8 @@ def run(request: pytest.FixtureRequest) -> Run:
         return request.getfixturevalue("plain_user")
 
     def run_here(
-        program: str, inputs: Sequence[str] = ("",), limits: Limits | None = None
-    ) -> list[Outcome]:
-        return Sandbox(limits or Limits()).run(program, inputs)
+        program: str, inputs: Sequence[str] = ("",), limits: SandboxLimits | None = None
+    ) -> list[ProgramRun]:
+        return Sandbox(limits or SandboxLimits()).run(program, inputs)
 
     return run_here

@@ -22,12 +22,12 @@ def main() -> None:
     os.setgroups([])
     os.setresgid(USER, USER, USER)
     os.setresuid(USER, USER, USER)
-    from echoscope.envs.worlds.code.sandbox import Limits, Sandbox, why_not
+    from echoscope.envs.worlds.code.sandbox import Sandbox, SandboxLimits, why_not
 
     _say(why_not())
     for line in sys.stdin:
         program, inputs, limits = json.loads(line)
-        outcomes = Sandbox(Limits(**limits)).run(program, inputs)
+        outcomes = Sandbox(SandboxLimits(**limits)).run(program, inputs)
         _say([astuple(outcome) for outcome in outcomes])
 
 

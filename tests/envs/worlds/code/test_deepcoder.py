@@ -130,8 +130,8 @@ def test_no_value_that_a_function_returns_raises(tmp_path: Path, value: str) -> 
 
 def test_verdicts_are_of_the_tests_and_not_of_the_problem_s_text(tmp_path: Path) -> None:
     program = "print(sum(map(int, input().split())))"
-    for wanted, reward in (("3", 1.0), ("4", 0.0), ("3", 1.0)):
-        row = {"problem": "Add.", "tests": [{"input": "1 2", "output": wanted}]}
+    for answer, reward in (("3", 1.0), ("4", 0.0), ("3", 1.0)):
+        row = {"problem": "Add.", "tests": [{"input": "1 2", "output": answer}]}
         assert world_of(tmp_path, row).step(program).reward == reward
 
 
@@ -148,8 +148,8 @@ def test_verdicts_are_of_the_walls(tmp_path: Path) -> None:
 
 
 def test_a_long_output_is_read_to_its_end(tmp_path: Path) -> None:
-    wanted = "\n".join(map(str, range(30_000)))  # 168,889 characters
-    world = world_of(tmp_path, {"problem": "x", "tests": [{"input": "", "output": wanted}]})
+    output = "\n".join(map(str, range(30_000)))  # 168,889 characters
+    world = world_of(tmp_path, {"problem": "x", "tests": [{"input": "", "output": output}]})
     assert world.step("for n in range(30_000): print(n)").success
     world.reset(0, 0)
     assert not world.step("for n in range(30_001): print(n)").success

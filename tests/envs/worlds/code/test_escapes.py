@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from echoscope.envs.worlds.code import sandbox as module
-from echoscope.envs.worlds.code.sandbox import Limits, Outcome
+from echoscope.envs.worlds.code.sandbox import ProgramRun, SandboxLimits
 
 from .conftest import Run, needs_sandbox
 from .escapes import ATTACKS, HOARDS, PRELUDE, REACHES
 
 pytestmark = needs_sandbox()
 
-LIMITS = Limits(seconds=2.0, memory_mb=128, file_mb=4)
+LIMITS = SandboxLimits(seconds=2.0, memory_mb=128, file_mb=4)
 MOST_MB = 128 + 3 * 4 + 16
 """The limits, and at most 64 pipes of 64 KiB or 64 ends of sockets of 208 KiB, which are the
 kernel's."""
@@ -40,7 +40,7 @@ def listener() -> socket.socket:
 
 
 @pytest.fixture(scope="module")
-def reached(run: Run, listener: socket.socket) -> dict[str, Outcome]:
+def reached(run: Run, listener: socket.socket) -> dict[str, ProgramRun]:
     """What came of every program that must reach nothing. One sandbox runs them all."""
     port = listener.getsockname()[1]
     program = f"{PRELUDE}\nPORT = {port}\nexec(sys.stdin.read())\nprint('reached')"
@@ -48,7 +48,7 @@ def reached(run: Run, listener: socket.socket) -> dict[str, Outcome]:
 
 
 @pytest.mark.parametrize("what", REACHES)
-def test_a_program_reaches_nothing(reached: dict[str, Outcome], what: str) -> None:
+def test_a_program_reaches_nothing(reached: dict[str, ProgramRun], what: str) -> None:
     outcome = reached[what]
     assert "reached" not in outcome.output
     assert outcome.exit_code != 0
@@ -64,7 +64,9 @@ def test_the_page_says_how_many_were_tried() -> None:
     assert f"{len(ATTACKS)} attacks on the process" in page
 
 
-def test_nobody_outside_hears_of_it(reached: dict[str, Outcome], listener: socket.socket) -> None:
+def test_nobody_outside_hears_of_it(
+    reached: dict[str, ProgramRun], listener: socket.socket
+) -> None:
     assert "a connection" in reached
     listener.setblocking(False)
     with pytest.raises(BlockingIOError):
@@ -108,7 +110,7 @@ for number in range(100):
 
 @pytest.mark.parametrize("program", ["while True: pass", "import time; time.sleep(60)"])
 def test_time_is_bounded(run: Run, program: str) -> None:
-    assert run(program, [""], Limits(seconds=0.3))[0].timed_out
+    assert run(program, [""], SandboxLimits(seconds=0.3))[0].timed_out
 
 
 def test_nothing_is_left_running(run: Run) -> None:
@@ -123,14 +125,16 @@ while True:
     except OSError: pass
 """
     before = _strangers()
-    assert run(program, [""], Limits(seconds=0.5))[0].timed_out
+    assert run(program, [""], SandboxLimits(seconds=0.5))[0].timed_out
     _wait_until_gone(before)
 
 
 def test_nothing_is_left_running_where_the_sandbox_itself_takes_too_long() -> None:
     """bwrap is killed from outside, and with it all that is inside."""
     before = _strangers()
-    request = module._request("import time; time.sleep(60)", [""], Limits(seconds=50), unsafe=False)
+    request = module._request(
+        "import time; time.sleep(60)", [""], SandboxLimits(seconds=50), unsafe=False
+    )
     assert module._last_words(module._command(), request, 0.5) == ("", "")
     _wait_until_gone(before)
 

@@ -16,8 +16,8 @@ import pytest
 from echoscope.envs.base import EnvUnavailableError
 from echoscope.envs.worlds.code import sandbox as module
 from echoscope.envs.worlds.code.sandbox import (
-    Limits,
     Sandbox,
+    SandboxLimits,
     system_call_filter,
     why_no_filter,
     why_not,
@@ -32,7 +32,7 @@ BUBBLEWRAP = shutil.which("bwrap")
 
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
-    return Sandbox(Limits(seconds=2.0))
+    return Sandbox(SandboxLimits(seconds=2.0))
 
 
 def test_a_program_reads_its_input_and_writes_its_output(sandbox: Sandbox) -> None:
@@ -97,8 +97,8 @@ def forgetful() -> Iterator[None]:
 def test_without_bubblewrap_it_refuses_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.shutil, "which", lambda tool: None)
     with pytest.raises(EnvUnavailableError, match="apt install bubblewrap"):
-        Sandbox(Limits())
-    assert Sandbox(Limits(), unsafe=True).run("print(6 * 7)")[0].output == "42\n"
+        Sandbox(SandboxLimits())
+    assert Sandbox(SandboxLimits(), unsafe=True).run("print(6 * 7)")[0].output == "42\n"
 
 
 @pytest.mark.usefixtures("forgetful")
@@ -111,7 +111,7 @@ def test_the_bubblewrap_that_was_found_is_the_one_that_runs(
     assert why_not() == ""
     (tmp_path / "used").unlink()
     monkeypatch.delenv("PATH")
-    assert Sandbox(Limits()).run("print(1)")[0].output == "1\n"
+    assert Sandbox(SandboxLimits()).run("print(1)")[0].output == "1\n"
     assert (tmp_path / "used").exists()
 
 
@@ -153,7 +153,7 @@ def test_walls_that_would_not_hold_are_told_in_a_sentence(
     monkeypatch.setattr(module, "system_call_filter", lambda: steps)
     assert said in why_not()
     with pytest.raises(EnvUnavailableError):
-        Sandbox(Limits())
+        Sandbox(SandboxLimits())
 
 
 def test_a_machine_whose_system_calls_are_not_known_is_told() -> None:
@@ -187,7 +187,7 @@ signal.setitimer(signal.ITIMER_REAL, 0.01); time.sleep(0.05)
 print(open("/dev/stdin").read(), len(os.urandom(4)), os.cpu_count() > 0)
 print(os.listdir("/tmp"), os.path.exists("/etc"), sys.stdin.isatty(), datetime.date(2024, 2, 29))
 """
-    (outcome,) = run(program, ["given"], Limits(seconds=9.0))
+    (outcome,) = run(program, ["given"], SandboxLimits(seconds=9.0))
     assert outcome.errors == ""
     assert outcome.output.splitlines() == [
         "b'over'",
@@ -230,14 +230,14 @@ print([folder for folder, _, names in os.walk("/") if "programs.jsonl" in names]
 print([os.listdir(folder) for folder, _, _ in os.walk("/python") if folder.endswith("-packages")])
 print(os.listdir(os.path.dirname(os.path.dirname(os.__file__))).count("elsewhere"))
 """
-    (outcome,) = Sandbox(Limits(seconds=9.0)).run(program)
+    (outcome,) = Sandbox(SandboxLimits(seconds=9.0)).run(program)
     assert outcome.output == "[]\n[[], []]\n1\n", outcome.errors
 
 
 @pytest.mark.parametrize("unsafe", [False, True])
 def test_a_program_that_takes_its_time_is_cut_and_the_next_runs(*, unsafe: bool) -> None:
     program = "import time; time.sleep(float(input())); print('awake')"
-    slow, fast = Sandbox(Limits(seconds=0.5), unsafe=unsafe).run(program, ["60", "0"])
+    slow, fast = Sandbox(SandboxLimits(seconds=0.5), unsafe=unsafe).run(program, ["60", "0"])
     assert slow.timed_out
     assert fast.output == "awake\n"
 
@@ -254,7 +254,7 @@ def test_a_program_that_takes_its_time_is_cut_and_the_next_runs(*, unsafe: bool)
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands over a process's orphans")
 def test_no_daemon_outlives_a_run_without_walls(program: str) -> None:
-    Sandbox(Limits(seconds=2.0), unsafe=True).run(program)
+    Sandbox(SandboxLimits(seconds=2.0), unsafe=True).run(program)
     assert b"sleep\x004321\x00" not in _commands()
 
 

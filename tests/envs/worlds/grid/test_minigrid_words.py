@@ -16,8 +16,8 @@ EMPTY, WALL = (1, 0, 0), (2, 5, 0)
 def view(**cells: tuple[int, int, int]) -> np.ndarray:
     """A view of 3 columns and 3 rows; the player stands at x1y2."""
     image = np.full((3, 3, 3), EMPTY, np.uint8)
-    for place, cell in cells.items():
-        image[int(place[1]), int(place[3])] = cell
+    for position, cell in cells.items():
+        image[int(position[1]), int(position[3])] = cell
     return image
 
 

@@ -103,11 +103,15 @@ def test_answers_agree_with_angles() -> None:
         room = world._room
         asked = [dict(room.things)[thing] for thing in room.asked]
         expected = {
-            "direction": lambda at: compass[side(bearing(at[1], at[0]))],
-            "distance": lambda at: str(sum(abs(a - b) for a, b in zip(at[0], at[1], strict=True))),
-            "position": lambda at: f"({at[0][0]}, {at[0][1]})",
-            "egocentric": lambda at: side(bearing(room.start, at[0]) - 90 * room.heading),  # noqa: B023
-            "perspective": lambda at: side(bearing(at[0], at[2]) - bearing(at[0], at[1])),
+            "direction": lambda cells: compass[side(bearing(cells[1], cells[0]))],
+            "distance": lambda cells: str(
+                sum(abs(a - b) for a, b in zip(cells[0], cells[1], strict=True))
+            ),
+            "position": lambda cells: f"({cells[0][0]}, {cells[0][1]})",
+            "egocentric": lambda cells: side(bearing(room.start, cells[0]) - 90 * room.heading),  # noqa: B023
+            "perspective": lambda cells: side(
+                bearing(cells[0], cells[2]) - bearing(cells[0], cells[1])
+            ),
         }[room.question](asked)
         assert world.step(f"answer {expected}").success, (seed, room)
 
@@ -118,13 +122,13 @@ def test_the_expert_sees_what_it_answers_about_and_keeps_the_limits() -> None:
         world.reset(seed, 0)
         plan = world.solve() or []
         assert len(plan) <= 8 <= Spatial.spec.max_turns
-        shown = ""
+        view = ""
         for number, action in enumerate(plan):
             assert world.solve() == plan[number:]
             if action.startswith("answer"):
-                assert all(f"the {thing} " in shown for thing in world._room.asked)
+                assert all(f"the {thing} " in view for thing in world._room.asked)
             result = world.step(action)
-            shown += result.observation.text.split("You see ")[-1].split("\n")[0]
+            view += result.observation.text.split("You see ")[-1].split("\n")[0]
         assert result.success
 
 

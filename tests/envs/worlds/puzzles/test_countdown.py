@@ -150,8 +150,8 @@ def test_a_parquet_file_gives_its_solvable_rows(tmp_path: Path) -> None:
     rows = {"nums": [[44, 19, 35], [1, 1], [63, 95, 96]], "target": [98, 50, 64]}
     pyarrow.parquet.write_table(pyarrow.table(rows), file)
     world = Countdown(CountdownConfig(data=str(file)))
-    shown = {world.reset(seed, 0).text for seed in range(30)}
-    assert shown == {"Numbers: 19, 35, 44. Target: 98.", "Numbers: 63, 95, 96. Target: 64."}
+    tasks = {world.reset(seed, 0).text for seed in range(30)}
+    assert tasks == {"Numbers: 19, 35, 44. Target: 98.", "Numbers: 63, 95, 96. Target: 64."}
     assert world.num_tasks == 2
 
 

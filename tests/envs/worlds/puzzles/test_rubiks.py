@@ -71,10 +71,10 @@ def test_opposite_faces_turned_together_turn_the_whole_cube() -> None:
 @given(st.lists(st.sampled_from(sorted(MOVES)), max_size=12))
 def test_a_solution_solves_and_is_not_longer_than_the_scramble(moves: list[str]) -> None:
     state = turned(*moves)
-    found = solution(state)
-    assert is_solved(turned(*found, state=state))
-    assert len(found) <= len(moves)
-    assert len(found) % 2 == len(moves) % 2
+    path_home = solution(state)
+    assert is_solved(turned(*path_home, state=state))
+    assert len(path_home) <= len(moves)
+    assert len(path_home) % 2 == len(moves) % 2
 
 
 def test_shortest_lengths_agree_with_a_search_of_all_turns() -> None:
@@ -125,10 +125,10 @@ def test_the_expert_solves_within_the_shipped_budget() -> None:
     ],
 )
 def test_turns_as_people_write_them(action: str, turns: list[str]) -> None:
-    one, other = Rubiks(RubiksConfig(depth=8)), Rubiks(RubiksConfig(depth=8))
-    for world in (one, other):
+    first, other = Rubiks(RubiksConfig(depth=8)), Rubiks(RubiksConfig(depth=8))
+    for world in (first, other):
         world.reset(0, 0)
-    result = one.step(action)
+    result = first.step(action)
     expected = [other.step(turn) for turn in turns][-1]
     assert (result.is_valid, result.observation) == (True, expected.observation)
 

@@ -31,7 +31,7 @@ from echoscope.envs.turns.turn import TurnSettings
 from echoscope.envs.worlds.bandit import Bandit
 from echoscope.envs.worlds.remote.http_client import HttpAnswer, HttpClient, NoConnectionError
 from echoscope.envs.worlds.remote.remote import RemoteError, UnreachableError
-from echoscope.envs.worlds.remote.sessions import Limits, Served
+from echoscope.envs.worlds.remote.sessions import Served, SessionLimits
 from echoscope.text.png import encode_picture
 
 SERVED = {
@@ -119,7 +119,7 @@ def test_a_server_that_was_never_there_is_to_be_started() -> None:
 
 
 def test_a_world_is_left_when_it_is_closed() -> None:
-    with served(Served(id="bandit"), limits=Limits(max_sessions=1)) as url:
+    with served(Served(id="bandit"), limits=SessionLimits(max_sessions=1)) as url:
         for _ in range(3):
             registry.make("remote", url=url).close()
         world = registry.make("remote", url=url)
@@ -129,7 +129,7 @@ def test_a_world_is_left_when_it_is_closed() -> None:
 
 
 def test_an_expired_session_ends_its_episode_and_the_next_one_begins() -> None:
-    with served(Served(id="frozen_lake"), limits=Limits(idle_s=1.0)) as url:
+    with served(Served(id="frozen_lake"), limits=SessionLimits(idle_s=1.0)) as url:
         world = registry.make("remote", url=url)
         world.reset(0, 0)
         time.sleep(1.2)

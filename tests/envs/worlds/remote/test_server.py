@@ -20,7 +20,7 @@ from echoscope.envs.worlds.grid.frozen_lake import FrozenLake
 from echoscope.envs.worlds.remote import server
 from echoscope.envs.worlds.remote.protocol import MAX_BODY_BYTES
 from echoscope.envs.worlds.remote.server import serve
-from echoscope.envs.worlds.remote.sessions import Limits, Served
+from echoscope.envs.worlds.remote.sessions import Served, SessionLimits
 
 LAKE = Served(id="frozen_lake", params={"slip": 0.0, "size": 3, "holes": 1})
 BANDIT = Served(id="bandit")
@@ -130,7 +130,7 @@ def test_a_wrong_value_is_named(
 def test_equal_parameters_may_be_named_and_others_where_the_server_says_so(url: str) -> None:
     same = {"env": "frozen_lake", "params": {"slip": 0, "size": 3}}
     assert ask(url, "/open", same)[0] == 200
-    with served(LAKE, limits=Limits(has_client_params=True)) as open_url:
+    with served(LAKE, limits=SessionLimits(has_client_params=True)) as open_url:
         assert ask(open_url, "/open", {"params": {"slip": 0.5}})[0] == 200
         refused = error(ask(open_url, "/open", {"params": {"slip": "x"}}))
         assert refused[:2] == (400, "params")
@@ -188,7 +188,7 @@ def test_with_a_token_nobody_else_learns_more_than_that_it_lives() -> None:
 
 
 def test_sessions_are_limited() -> None:
-    with served(BANDIT, limits=Limits(max_sessions=2)) as url:
+    with served(BANDIT, limits=SessionLimits(max_sessions=2)) as url:
         for name in ("a", "b"):
             assert ask(url, "/open", {"episode_id": name})[0] == 200
         refused = error(ask(url, "/open", {"episode_id": "c"}))
@@ -199,7 +199,7 @@ def test_sessions_are_limited() -> None:
 
 
 def test_sessions_that_nobody_uses_expire() -> None:
-    with served(BANDIT, limits=Limits(max_sessions=1, idle_s=0.2)) as url:
+    with served(BANDIT, limits=SessionLimits(max_sessions=1, idle_s=0.2)) as url:
         ask(url, "/reset", {"episode_id": "a"})
         time.sleep(0.4)
         assert error(ask(url, "/step", {"episode_id": "a"}))[:2] == (404, "unknown_episode")
@@ -268,7 +268,7 @@ def test_a_world_that_fails_ends_its_session_and_no_other(
 ) -> None:
     OddLake.waiting = threading.Event()
     monkeypatch.setitem(registry.BUILTIN, "odd_lake", f"{__name__}:OddLake")
-    with served(Served(id="odd_lake"), limits=Limits(call_s=1.0)) as url:
+    with served(Served(id="odd_lake"), limits=SessionLimits(call_s=1.0)) as url:
         for name in ("a", "b"):
             ask(url, "/reset", {"episode_id": name, "seed": 0})
         step = {"episode_id": "a", "action": {"text": action}}
@@ -289,10 +289,10 @@ def test_others_are_let_in_only_with_a_token(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(
         EnvUnavailableError, match=r"refusing to listen on 0\.0\.0\.0.*ECHOSCOPE_ENV_TOKEN"
     ):
-        serve([BANDIT], Limits(), address="0.0.0.0", on_ready=print)
+        serve([BANDIT], SessionLimits(), address="0.0.0.0", on_ready=print)
     monkeypatch.setenv("ECHOSCOPE_ENV_TOKEN", "short")
     with pytest.raises(EnvParamsError, match="has 5 characters, but must be"):
-        serve([BANDIT], Limits(), on_ready=print)
+        serve([BANDIT], SessionLimits(), on_ready=print)
 
 
 @pytest.mark.parametrize(
@@ -306,11 +306,11 @@ def test_others_are_let_in_only_with_a_token(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_what_cannot_be_served_is_said_at_the_start(worlds: list[Served], message: str) -> None:
     with pytest.raises(Exception, match=message):
-        serve(worlds, Limits(), port=0, on_ready=print)
+        serve(worlds, SessionLimits(), port=0, on_ready=print)
 
 
 def test_a_taken_port_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1 port {port}: "):
-            serve([BANDIT], Limits(), port=port, on_ready=print)
+            serve([BANDIT], SessionLimits(), port=port, on_ready=print)

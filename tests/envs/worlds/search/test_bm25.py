@@ -16,19 +16,19 @@ def test_the_scores_are_those_of_bm25() -> None:
     lengths = [3, 3, 3, 2]
     mean = sum(lengths) / 4
     idf = math.log(1 + (4 - 2 + 0.5) / (2 + 0.5))
-    wanted = {
-        place: idf * count / (count + 1.5 * (1 - 0.75 + 0.75 * lengths[place] / mean))
-        for place, count in ((0, 1), (2, 2))
+    scores = {
+        document: idf * count / (count + 1.5 * (1 - 0.75 + 0.75 * lengths[document] / mean))
+        for document, count in ((0, 1), (2, 2))
     }
-    found = Bm25Index(TEXTS).best("RED", 10)
-    assert [place for place, _ in found] == [2, 0]
-    assert dict(found) == pytest.approx(wanted, rel=1e-5)
+    hits = Bm25Index(TEXTS).best("RED", 10)
+    assert [document for document, _ in hits] == [2, 0]
+    assert dict(hits) == pytest.approx(scores, rel=1e-5)
 
 
 def test_ties_keep_the_order_of_the_texts_and_texts_without_a_word_are_left_out() -> None:
     index = Bm25Index(TEXTS)
-    assert [place for place, _ in index.best("wool", 10)] == [0, 1]
-    assert [place for place, _ in index.best("wool", 1)] == [0]
+    assert [document for document, _ in index.best("wool", 10)] == [0, 1]
+    assert [document for document, _ in index.best("wool", 1)] == [0]
 
 
 @pytest.mark.parametrize(

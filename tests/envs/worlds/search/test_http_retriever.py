@@ -89,9 +89,9 @@ def saying(content: object, status: int = 200) -> Behaviour:
 
 def news(result: StepResult) -> str:
     """What a search showed, without the question below it."""
-    shown, _, question = result.observation.text.rpartition("\n")
+    passages, _, question = result.observation.text.rpartition("\n")
     assert question.startswith("Question: ")
-    return shown
+    return passages
 
 
 def documents(*texts: str) -> dict[str, Any]:

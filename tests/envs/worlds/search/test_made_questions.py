@@ -167,10 +167,10 @@ def test_no_right_answer_stands_in_its_question() -> None:
 def test_the_searcher_uses_only_words_that_it_has_read() -> None:
     texts = {passage.id: f"{passage.title} {passage.text}" for passage in corpus()}
     for question in questions():
-        known = {*words(question.text), *STOCK_WORDS}
+        vocabulary = {*words(question.text), *STOCK_WORDS}
         for hop in question.hops:
-            assert {*words(hop.query)} <= known, (question, hop)
-            known |= {*words(texts[hop.passage])}
+            assert {*words(hop.query)} <= vocabulary, (question, hop)
+            vocabulary |= {*words(texts[hop.passage])}
 
 
 @pytest.mark.long

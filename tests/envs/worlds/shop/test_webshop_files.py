@@ -106,8 +106,8 @@ def test_a_shop_of_such_files_keeps_the_contract(files: dict[str, str]) -> None:
     report = check_env("webshop", files)
     assert report.failed == {}
     assert "expert" in report.passed
-    one = make("webshop", products=files["products"], attributes=files["attributes"])
-    assert one.num_tasks == 2
+    world = make("webshop", products=files["products"], attributes=files["attributes"])
+    assert world.num_tasks == 2
 
 
 @pytest.mark.parametrize(

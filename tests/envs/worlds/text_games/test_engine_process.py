@@ -15,8 +15,8 @@ from costs import HANG_S, without_hanging
 
 from echoscope.envs.worlds.text_games.engine_process import (
     EngineDiedError,
-    EngineError,
     GameEngine,
+    GameEngineError,
     GameSession,
     games_folder,
 )
@@ -74,7 +74,7 @@ def test_a_dead_or_hanging_engine_costs_one_game_and_the_others_go_on(
 def test_a_refusal_costs_nothing(engine: GameEngine) -> None:
     session = GameSession(engine)
     pid = session.start("a game")["pid"]
-    with pytest.raises(EngineError, match="no"):
+    with pytest.raises(GameEngineError, match="no"):
         session.step("refuse")
     assert session.step("look") == {"heard": ["look"], "pid": pid}
 

@@ -20,8 +20,8 @@ from echoscope.envs.pool import EnvPool
 from echoscope.envs.registry import make
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.worlds.text_games.engine_process import (
-    EngineError,
     GameEngine,
+    GameEngineError,
     GameSession,
     shared_engine,
 )
@@ -187,4 +187,4 @@ def test_a_game_that_cannot_be_made_is_one_sentence(monkeypatch: pytest.MonkeyPa
 
 
 def refuse(*_: object, **__: object) -> None:
-    raise EngineError("no quest of 4 commands")
+    raise GameEngineError("no quest of 4 commands")

@@ -244,5 +244,5 @@ def test_an_address_may_name_its_server(
     address = f"{url}?endpoint_override={server}&scheme=http"
     Pushing(make_run(tmp_path / "runs" / "a", 1), address).push()
     assert set(Bucket(address).names(".runs")) == {"a.json"}
-    place, _, query = address.partition("?")
-    assert open_run(f"{place}/a?{query}").info().last_step == 0
+    root, _, query = address.partition("?")
+    assert open_run(f"{root}/a?{query}").info().last_step == 0
