@@ -24,6 +24,7 @@ from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.runner import TurnRunner
 from echoscope.envs.turns.turn import Opening
 from echoscope.store.records import FloatArray, IntArray
+from echoscope.text.amounts import bounds
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN
 from echoscope.text.tool_calls import (
     call_action,
@@ -140,7 +141,7 @@ class Lesson:
     def __post_init__(self) -> None:
         for name, value in (("careful", self.careful), ("nonsense", self.nonsense)):
             if not 0 <= value <= 1:
-                raise SftError(f"{name} is {value}, but must lie in [0, 1]")
+                raise SftError(f"{name} is {value}, but must be {bounds(0, 1)}")
 
 
 def demonstrate(

@@ -269,7 +269,7 @@ def test_a_world_without_an_expert_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_shares_are_probabilities() -> None:
-    with pytest.raises(SftError, match=r"careful is 1\.5, but must lie in \[0, 1\]"):
+    with pytest.raises(SftError, match=r"careful is 1\.5, but must be at least 0 and at most 1"):
         lesson(LAKE, 1.5, 1)
 
 

@@ -269,7 +269,7 @@ def test_foreign_text_is_cleaned() -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"results": 0}, "results is 0, but must lie in [1, 50]"),
+        ({"results": 0}, "results is 0, but must be at least 1 and at most 50"),
         ({"max_chars": 5}, "max_chars is 5"),
         ({"hops": 7}, "has no question with 7 passages of evidence"),
         ({"retriever": "http"}, "retriever: http needs a url"),
