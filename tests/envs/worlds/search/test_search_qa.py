@@ -13,7 +13,6 @@ import pytest
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvError, Message, StepResult, TextEnv
-from echoscope.envs.frames import read_frame
 from echoscope.envs.worlds.search.passages import (
     Passage,
     PassageIndex,
@@ -21,6 +20,7 @@ from echoscope.envs.worlds.search.passages import (
     read_passages,
 )
 from echoscope.envs.worlds.search.search_qa import SearchQa
+from echoscope.text.pictures import read_frame
 
 pytest.importorskip("bm25s")
 PASSAGES = [
