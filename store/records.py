@@ -569,6 +569,16 @@ class Alarm:
     """The first step whose update may have made the change: older checkpoints are healthy."""
 
 
+def raised_now(events: Iterable[Alarm]) -> list[Alarm]:
+    """The alarms whose last event raised them, each as it was raised last.
+
+    Args:
+        events: in the order of the steps.
+    """
+    last = {event.alarm_id: event for event in events}
+    return [event for event in last.values() if event.state is AlarmState.RAISED]
+
+
 def severity_course(events: Iterable[Alarm]) -> list[tuple[AlarmSeverity, int]]:
     """How serious one alarm was, each with the step since which: a warning may become critical.
 
