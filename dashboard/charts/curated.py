@@ -13,14 +13,8 @@ from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.courses.channels import SOURCES, derived
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.measure.rates import wilson_interval
-from echoscope.diagnostics.metric_entry import (
-    ENTROPY,
-    POINTS,
-    RESPONSE_LENGTH,
-    RETURN,
-    SHARE,
-    SUCCESS,
-)
+from echoscope.diagnostics.metric_entry import POINTS, SHARE
+from echoscope.store.query import metric_keys
 from echoscope.store.records import FloatArray64
 from echoscope.text.sentences import capitalised
 
@@ -75,7 +69,7 @@ CHARTS: tuple[Chart, ...] = (
         help="Share of tasks solved. Line: training, with its 95 % interval over the step's "
         "trajectories (siblings share a task, so in truth it is somewhat wider). Dots: evaluation "
         "on fixed tasks that never train; a probe plays the same seeds each time.",
-        lines=(Line(key=SUCCESS, name="training"),),
+        lines=(Line(key=metric_keys.SUCCESS_RATE, name="training"),),
     ),
     Chart(
         name="groups",
@@ -86,7 +80,7 @@ CHARTS: tuple[Chart, ...] = (
             Line(key="reward/solved_frac", name="all solved", color=theme.OUTCOMES["solved"]),
             Line(key="reward/hopeless_frac", name="all failed", color=theme.OUTCOMES["hopeless"]),
             Line(
-                key="reward/zero_std_frac",
+                key=metric_keys.ZERO_STD,
                 name="with signal",
                 is_rest=True,
                 color=theme.OUTCOMES["mixed"],
@@ -96,7 +90,7 @@ CHARTS: tuple[Chart, ...] = (
     ),
     _of(
         "entropy",
-        ENTROPY,
+        metric_keys.ENTROPY,
         "Entropy of the sampling distribution per token; a run that loses it stops exploring.",
     ),
     Chart(
@@ -116,26 +110,30 @@ CHARTS: tuple[Chart, ...] = (
         title="Gradient norm",
         help="Norm before clipping; the terms are decomposed every few steps.",
         lines=(
-            Line(key="optim/grad_norm", name="all terms"),
+            Line(key=metric_keys.GRAD_NORM, name="all terms"),
             Line(key="gradient/policy/all/norm", name="policy"),
             Line(key="gradient/entropy/all/norm", name="entropy"),
             Line(key="gradient/kl/all/norm", name="KL"),
             Line(key="gradient/value/all/norm", name="value"),
         ),
     ),
-    _of("return", RETURN, "Mean return of a trajectory with the 95 % interval of its mean."),
+    _of(
+        "return",
+        metric_keys.RETURN_MEAN,
+        "Mean return of a trajectory with the 95 % interval of its mean.",
+    ),
     Chart(
         name="length",
         title="Reply length",
         help="Sampled tokens per reply, and those of its reasoning.",
         lines=(
-            Line(key=RESPONSE_LENGTH, name="reply"),
+            Line(key=metric_keys.RESPONSE_LENGTH, name="reply"),
             Line(key="rollout/reasoning_length_mean", name="reasoning"),
         ),
     ),
     _of(
         "spread",
-        "reward/group_std_mean",
+        metric_keys.GROUP_STD,
         "What there is to learn: siblings that all earn the same give no gradient.",
     ),
     _of(
@@ -143,7 +141,7 @@ CHARTS: tuple[Chart, ...] = (
         "policy/mismatch_kl",
         "Log-probs that the sampler recorded against the trainer's: worry above 0.05.",
     ),
-    _of("reference", "policy/ref_kl", "How far the policy has moved from the reference policy."),
+    _of("reference", metric_keys.REF_KL, "How far the policy has moved from the reference policy."),
     _of("speed", "time/step_s", "The seconds that a step takes."),
 )
 
@@ -153,7 +151,7 @@ def evidence_chart(verdict: Verdict | None, known_keys: Sequence[str]) -> Chart 
 
     Two metrics of one unit at most; None where the verdict rests on nothing else.
     """
-    chart_metrics = {SUCCESS, *eval_keys(known_keys)}
+    chart_metrics = {metric_keys.SUCCESS_RATE, *eval_keys(known_keys)}
     evidence = verdict.evidence if verdict else ()
     keys = dict.fromkeys(drawable_key(each.metric, known_keys) for each in evidence)
     candidates = [key for key in keys if key and key not in chart_metrics]
@@ -262,7 +260,8 @@ def chart_curves(
         )
         if line.is_rest:
             drawn = replace(drawn, key=f"1 - {drawn.key}", values=1.0 - drawn.values)
-        if line.key in (SUCCESS, RETURN) and chart.name in ("success", "return"):
+        is_outcome = line.key in (metric_keys.SUCCESS_RATE, metric_keys.RETURN_MEAN)
+        if is_outcome and chart.name in ("success", "return"):
             low, high = _interval(drawn, steps)
             drawn = replace(drawn, low=low, high=high)
         if len(drawn.steps):
@@ -298,7 +297,7 @@ def _interval(curve_: Curve, steps: pd.DataFrame) -> tuple[FloatArray64, FloatAr
     """95 % around the success rate or the mean return of each step's trajectories."""
     by_step = steps.drop_duplicates("step", keep="last").set_index("step").reindex(curve_.steps)
     counts = by_step["num_trajectories"].to_numpy(np.float64, na_value=np.nan)
-    if curve_.key == SUCCESS:
+    if curve_.key == metric_keys.SUCCESS_RATE:
         return wilson_interval(curve_.values, counts)
     spread = by_step["return_std"].to_numpy(np.float64, na_value=np.nan)
     half = 1.96 * spread / np.sqrt(np.where(counts > 0, counts, np.nan))

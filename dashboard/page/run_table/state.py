@@ -11,7 +11,7 @@ import streamlit as st
 from echoscope.dashboard.data.run_table.columns import Column
 from echoscope.dashboard.data.run_table.saved_views import PARAMS
 from echoscope.dashboard.data.run_table.table import RunsTable
-from echoscope.diagnostics.metric_entry import RETURN, SUCCESS
+from echoscope.store.query.metric_keys import RETURN_MEAN, SUCCESS_RATE
 
 from ...data.run_table.columns import EVALUATED
 from ..problems import Problem
@@ -108,7 +108,7 @@ def _curves(table: RunsTable) -> tuple[str, ...]:
     for key in chosen:
         if key not in known and table.num_read == len(table.rows):
             notice(f"no run has the metric {key!r}; its curves are not drawn")
-    usual = [key for key in (SUCCESS, RETURN, *metrics[:1]) if key in metrics][:1]
+    usual = [key for key in (SUCCESS_RATE, RETURN_MEAN, *metrics[:1]) if key in metrics][:1]
     return tuple(key for key in chosen if key in known) or tuple(usual)
 
 
