@@ -74,7 +74,7 @@ def read_frame(text: str) -> Frame:
     except ValueError as error:
         safe = visible(text, limit=MAX_LINE_CHARS * 4)
         lines = tuple(row for line in safe.split("\n")[:MAX_LINES] for row in wrapped(line, 80))
-        return Card(title=f"Not a frame: {error}", lines=lines)
+        return Card(title="Not a frame", lines=(f"{error}. It holds:", *lines))
     if frame["kind"] == "card":
         return Card(title=_name(frame["title"], 2), lines=_shown_lines(frame["lines"]))
     return Grid(

@@ -121,7 +121,7 @@ def test_frames_of_our_worlds_are_boards(world: FrozenLake | Sokoban) -> None:
 def test_what_is_no_frame_is_a_card_that_says_why(text: str, problem: str) -> None:
     card = read_frame(text)
     assert isinstance(card, Card)
-    assert problem in card.title
+    assert problem in card.lines[0]
     parse(board_svg(text))
 
 
@@ -189,7 +189,7 @@ def test_blocks_doors_and_keys_are_drawn() -> None:
     assert 'id="es-red-door"' in drawn
     assert "M48 16v64M16 48h64" in drawn  # one line down, one across, in the middle
     assert "M48" not in board_svg(json.dumps(board))
-    assert "block: " in board_svg(json.dumps(board | {"block": 0}))
+    assert "Not a frame" in board_svg(json.dumps(board | {"block": 0}))
 
 
 def test_a_card_breaks_between_words() -> None:
