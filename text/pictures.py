@@ -147,8 +147,8 @@ def read_frame(text: str) -> dict[str, Any]:
         raise ValueError(f"a grid's 'size' must be that of its 'cells', [{rows}, {cols}]")
     if rows * cols > MAX_FRAME_CELLS:
         raise ValueError(f"a grid has {rows} x {cols} cells, but may have {MAX_FRAME_CELLS:,}")
-    is_named = isinstance(legend, dict) and _are_texts(list(legend.values()))
-    if not is_named or set("".join(cells)) - set(legend):
+    named = set(legend) if isinstance(legend, dict) and _are_texts([*legend.values()]) else set()
+    if set("".join(cells)) - named:
         raise ValueError("a grid's 'legend' must name every character of 'cells'")
     if type(block) is not int or not 1 <= block <= MAX_FRAME_CELLS:
         raise ValueError("a grid's 'block' must be a positive whole number")
