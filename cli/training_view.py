@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from echoscope.core.config.beside_training import BranchedFrom, GivenTreatment
 from echoscope.core.config.settings import RunConfig
 from echoscope.diagnostics.catalogue import metric
+from echoscope.store.query.metric_keys import ENTROPY, GROUP_STD, RETURN_MEAN, SUCCESS_RATE
 from echoscope.store.reader import open_run
 from echoscope.store.records import StepMetrics
 from echoscope.store.steer.steering import override_words
@@ -29,14 +30,13 @@ from .terminal import grid_of_pairs
 
 LOST = 0.5
 """Share of the best evaluation below which a run has lost its success."""
-SUCCESS = "rollout/success_rate"
 KEPT = "selection/num_groups_kept"
 SPEED = "time/tokens_per_s"
 SHOWN = {
-    SUCCESS: ("success", 2),
-    "reward/return_mean": ("return", 3),
-    "reward/group_std_mean": ("reward std", 3),
-    "policy/entropy": ("entropy", 3),
+    SUCCESS_RATE: ("success", 2),
+    RETURN_MEAN: ("return", 3),
+    GROUP_STD: ("reward std", 3),
+    ENTROPY: ("entropy", 3),
 }
 """Metric -> its name in a line, and its digits; the panel has the names of the catalogue."""
 QUIET_S = 10.0
@@ -170,8 +170,8 @@ class TerminalEvents:
         if self._steps:
             now, values = self._steps[-1], self._steps[-1].values
             texts = {key: fixed(values[key], digits) for key, (_, digits) in SHOWN.items()}
-            success = spark_line([m.values[SUCCESS] for m in self._steps])
-            texts[SUCCESS] = f"[bold]{texts[SUCCESS]}[/]  {success}"
+            success = spark_line([m.values[SUCCESS_RATE] for m in self._steps])
+            texts[SUCCESS_RATE] = f"[bold]{texts[SUCCESS_RATE]}[/]  {success}"
             texts[KEPT] = f"{values[KEPT]:.0f} of {self._num_groups(values):.0f}"
             texts[SPEED] = f"{now.durations_s[SPEED]:.0f} {metric(SPEED).unit}"
             cells = [(metric(key).name, text) for key, text in texts.items()]

@@ -13,6 +13,7 @@ import typer
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.read.wandb_address import is_address
+from echoscope.store.query import metric_keys
 from echoscope.text.amounts import fixed, memory_size
 
 from .terminal import print_json, printable
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
     from echoscope.store.records import Alarm
 
 SHOWN = (
-    "rollout/success_rate",
-    "reward/return_mean",
-    "reward/group_std_mean",
-    "policy/entropy",
-    "rollout/num_sampled_tokens_mean",
-    "policy/ref_kl",
+    metric_keys.SUCCESS_RATE,
+    metric_keys.RETURN_MEAN,
+    metric_keys.GROUP_STD,
+    metric_keys.ENTROPY,
+    metric_keys.SAMPLED_TOKENS,
+    metric_keys.REF_KL,
     "loss/total",
-    "optim/grad_norm",
+    metric_keys.GRAD_NORM,
     "text/template_match_frac",
 )
 """The metrics that matter most, in this order; evaluations stand before them."""

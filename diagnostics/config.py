@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from echoscope.store.records import MAX_STEP
+
 from .judge.courses.channels import CHANNELS, OUTCOMES, SPECS
 from .judge.courses.outcome import LARGE_SHARE
 from .judge.rules.alarm_texts import RuleName
-
-MAX_STEPS = 99_999_999
-"""Ids of trajectories hold eight digits of the step."""
 
 
 class FrozenModel(BaseModel):
@@ -78,7 +77,7 @@ class SelectionConfig(FrozenModel):
     max_groups: Live[int] = Field(
         0,
         ge=0,
-        le=MAX_STEPS,
+        le=MAX_STEP,
         description="Only the first so many of the groups that are kept train; 0 for all.",
     )
 
@@ -107,7 +106,7 @@ class InformationConfig(FrozenModel):
     every: Live[int] = Field(
         5,
         ge=0,
-        le=MAX_STEPS,
+        le=MAX_STEP,
         description="Steps between two measurements of I(X;Z), or more if they exceed "
         "diagnostics.budget_frac and nothing changes; 0 turns them off.",
     )
@@ -121,7 +120,7 @@ class TextConfig(FrozenModel):
     every: Live[int] = Field(
         2,
         ge=0,
-        le=MAX_STEPS,
+        le=MAX_STEP,
         description="Steps between two measurements of the text; 0 turns them off.",
     )
 
@@ -138,7 +137,7 @@ class AlarmConfig(FrozenModel):
     warmup_steps: int = Field(
         20,
         ge=0,
-        le=MAX_STEPS,
+        le=MAX_STEP,
         description="During these first steps only a loss of success can make an alarm critical, "
         "because early batches differ more than the policy does.",
     )
@@ -218,7 +217,7 @@ class GradientConfig(FrozenModel):
     every: Live[int] = Field(
         25,
         ge=0,
-        le=MAX_STEPS,
+        le=MAX_STEP,
         description="Steps between two gradient breakdowns; 0 turns them off.",
     )
 

@@ -7,11 +7,6 @@ from typing import Literal
 
 from echoscope.text.sentences import in_sentence
 
-SUCCESS = "rollout/success_rate"
-RETURN = "reward/return_mean"
-ENTROPY = "policy/entropy"
-RESPONSE_LENGTH = "rollout/response_length_mean"
-"""Keys of the catalogue that more than one place reads by name."""
 SHARE = "share"
 """Unit of what lies between 0 and 1; shown as a percentage."""
 POINTS = "points"

@@ -34,8 +34,6 @@ from copy import deepcopy
 from dataclasses import asdict, astuple, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from echoscope.store.reader import RunReader
 from echoscope.store.records import Alarm, DiagnosticRecord, FloatArray, RolloutBatch
 
@@ -52,11 +50,11 @@ from .measure.costs import (
     Schedule,
     shows_sign,
 )
+from .measure.draws import generator
 from .measure.information.cross_scores import CrossScores, Scorer
 from .measure.information.estimate import estimate
 from .measure.information.pairs import FAMILIES, Decode
 from .measure.information.step import (
-    SEED,
     Plan,
     measure_information,
     num_tokens,
@@ -253,8 +251,7 @@ class Monitor:
         self._exhibits = {name: tuple(ids) for name, ids in state["exhibits"].items()}
 
     def _measure_text(self, step: int, rollouts: RolloutBatch, out: StepMeasurements) -> None:
-        rng = np.random.default_rng([SEED, step])
-        report = text_metrics(rollouts, rng)
+        report = text_metrics(rollouts, generator(step))
         out.values |= report.metrics()
         out.records.append(report.record(step))
         self._exhibits = {

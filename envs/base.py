@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal, SupportsIndex
 
 import numpy as np
 
-from echoscope.text.png import PictureError, picture_size
+from echoscope.text.pictures import PictureError, picture_size
 
 MAX_SEED = 2**63 - 1
 """Seeds are stored as signed 64-bit integers."""

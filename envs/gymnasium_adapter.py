@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from PIL import Image
 
-from echoscope.text.png import encode_picture
+from echoscope.text.pictures import card_frame, encode_picture
 
 from .base import (
     EnvParamsError,
@@ -25,7 +25,6 @@ from .base import (
     normalise,
     shorten,
 )
-from .frames import card_frame
 from .params import require
 from .worlds.grid.minigrid_words import words_of
 from .worlds.task_env import TaskEnv

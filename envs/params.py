@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 
 from pydantic import ConfigDict, InstanceOf, PydanticUserError, TypeAdapter, ValidationError
 
+from echoscope.text import amounts
 from echoscope.text.did_you_mean import did_you_mean
 
 from .base import EnvParamsError
@@ -83,10 +84,9 @@ def require_within(config: Any, where: str = "", /, **bounds: tuple[float, float
     """
     for name, (lowest, highest) in bounds.items():
         value = getattr(config, name)
-        is_open = highest == math.inf
-        rule = f"be at least {lowest}" if is_open else f"lie in [{lowest}, {highest}]"
         is_within = value is None or (lowest <= value <= highest and value != math.inf)
-        require(is_within, f"{name} is {value}, but must {rule}{where}")
+        rule = f"must be {amounts.bounds(lowest, highest)}"
+        require(is_within, f"{name} is {value}, but {rule}{where}")
 
 
 def board_shape(size: int | tuple[int, int], smallest: int, largest: int) -> tuple[int, int]:
@@ -98,7 +98,7 @@ def board_shape(size: int | tuple[int, int], smallest: int, largest: int) -> tup
     rows, cols = (size, size) if isinstance(size, int) else size
     require(
         smallest <= rows <= largest and smallest <= cols <= largest,
-        f"size is {size}, but each side must lie in [{smallest}, {largest}]",
+        f"size is {size}, but each side must be {amounts.bounds(smallest, largest)}",
     )
     return rows, cols
 

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
 from . import registry
 from .base import (
     EnvUnavailableError,
@@ -26,12 +24,9 @@ from .base import (
 from .params import require
 from .reserving import MAX_DRAWS, TaskVariety, gave_up, may_play, variety_of
 from .settings import EnvGroup
+from .streams import SPLIT_CODES, episode_seed
 from .turns.runner import TurnRunner
 from .turns.turn import FAILED, Opening, TurnEnv, TurnResult
-
-SPLIT_CODES: Mapping[str, int] = {"train": 0, "eval": 1, "probe": 2}
-STREAM_CODES: Mapping[str, int] = {"tasks": 0, "noise": 1, "sampling": 2}
-"""The random streams of a run: what is drawn in one changes nothing in another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,30 +61,6 @@ class Leader:
     """Of the round of the step."""
     env_seed: int
     seen: Mapping[int, Opening]
-
-
-def stream_word(seed: int, split: str, stream: str, *indices: int) -> int:
-    """64 random bits that are a function of these numbers alone.
-
-    Args:
-        stream: one of `STREAM_CODES`.
-        indices: where in the stream, such as (step, group, sibling).
-    """
-    key = (SPLIT_CODES[split], STREAM_CODES[stream], *indices)
-    sequence = np.random.SeedSequence(entropy=seed, spawn_key=key)
-    low, high = sequence.generate_state(2).tolist()
-    return int(high << 32 | low)
-
-
-def episode_seed(seed: int, split: str, stream: str, step: int, group: int, number: int) -> int:
-    """A 63-bit seed of an environment; independent of `step` outside "train".
-
-    Args:
-        stream: "tasks" for the `env_seed` of a group, or "noise" for the `noise_seed` of a sibling.
-        number: of tasks drawn before that belonged to another split, or of the sibling.
-    """
-    word = stream_word(seed, split, stream, step if split == "train" else 0, group, number)
-    return (word >> 3) << 2 | SPLIT_CODES[split]
 
 
 class EnvPool:

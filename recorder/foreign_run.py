@@ -19,6 +19,7 @@ from echoscope.diagnostics.read.run_meaning import RunMeaning
 from echoscope.diagnostics.read.table import stored_meaning, stored_rows
 from echoscope.store.importers.steps.episodes import StepEpisodes, step_metrics
 from echoscope.store.importers.steps.metrics import without_reconstructed
+from echoscope.store.query.metric_keys import RETURN_MEAN
 from echoscope.store.reader import open_run
 from echoscope.store.records import Alarm, DiagnosticRecord, IntArray, StepMetrics
 from echoscope.store.writer import RunWriter
@@ -174,7 +175,7 @@ class ForeignRun:
             counted = step_metrics(self.path.name, step.number, content.trajectories).values
             self._namer.leave(counted)
         told = self.meaning.of_key
-        counted = without_reconstructed(counted) if "reward/return_mean" in told else counted
+        counted = without_reconstructed(counted) if RETURN_MEAN in told else counted
         left = {key: value for key, value in counted.items() if key not in told}
         return left | self._namer.named(step.values)
 

@@ -22,13 +22,13 @@ import numpy as np
 from pydantic import Field
 
 from echoscope.diagnostics.config import DiagnosticsConfig, FrozenModel, InformationConfig
+from echoscope.diagnostics.measure.draws import SCORED_EPISODES, generator
 from echoscope.diagnostics.measure.information.cross_scores import (
     Scorer,
     ScoringError,
     Tally,
 )
 from echoscope.diagnostics.measure.information.pairs import TURN_PROMPTS
-from echoscope.diagnostics.measure.information.step import SEED
 from echoscope.diagnostics.monitor import Instruments, Monitor, StepMeasurements
 from echoscope.diagnostics.tools.setting_errors import SettingError
 from echoscope.store.importers.dialogue import reply_text
@@ -172,7 +172,7 @@ class Scoring:
         config = self._config.information
         siblings = min(config.reasonings, max((len(group) for group in groups), default=1))
         num_groups = max(config.prompts, math.ceil(TURN_PROMPTS / siblings))
-        rng = np.random.default_rng([SEED, step, 2])
+        rng = generator(step, SCORED_EPISODES)
         places = sorted(rng.permutation(len(groups))[:num_groups].tolist())
         return [
             (t, episodes[t.id]) for group_index in places for t in groups[group_index][:siblings]
@@ -215,10 +215,10 @@ class Scoring:
         return [
             replace(
                 turn,
-                prompt_tokens=self._prompt(messages[:reply]),
-                response_tokens=self._ids(reply_text(messages[reply])),
+                prompt_tokens=self._prompt(messages[:place]),
+                response_tokens=self._ids(reply_text(messages[place])),
             )
-            for turn, reply in zip(trajectory.turns, replies, strict=True)
+            for turn, place in zip(trajectory.turns, replies, strict=True)
         ]
 
     def _prompt(self, messages: Sequence[Mapping[str, Any]]) -> IntArray:

@@ -29,7 +29,7 @@ from .log.durable import (
 )
 from .log.layout import MODEL_NAME, Layout
 from .reader import RunReader, open_run
-from .records import REQUESTED, Alarm, AlarmSeverity, AlarmState
+from .records import REQUESTED, Alarm, AlarmSeverity, raised_now
 
 MANIFEST_NAME = "MANIFEST.json"
 STATE_NAME = "state.json"
@@ -213,12 +213,7 @@ def open_alarms(alarms: Iterable[Alarm]) -> list[Alarm]:
 
     A note (severity info, such as `CONVERGED`) asks for nothing and is left out.
     """
-    last = {alarm.alarm_id: alarm for alarm in alarms}
-    return [
-        alarm
-        for alarm in last.values()
-        if alarm.state is AlarmState.RAISED and alarm.severity is not AlarmSeverity.INFO
-    ]
+    return [alarm for alarm in raised_now(alarms) if alarm.severity is not AlarmSeverity.INFO]
 
 
 def evaluation_success(run: RunReader) -> dict[int, float]:

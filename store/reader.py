@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from echoscope.text.png import picture_key
+from echoscope.text.pictures import picture_key
 
 from .errors import NotARunError, StoreError
 from .log.durable import stat_of

@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from echoscope.text.amounts import bounds
+
 FloatArray64 = NDArray[np.float64]
 IntArray64 = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -289,7 +291,10 @@ _TURN_ARRAYS: tuple[tuple[str, type[np.generic]], ...] = (
     ("entropies", np.float32),
 )
 
+MAX_STEP = 99_999_999
+"""Ids of trajectories hold eight digits of the step ..."""
 MAX_INDEX = 99_999
+"""... and five of the index within it."""
 _SPLITS = {split.value[0]: split for split in Split}
 """By the letter that a trajectory id begins with."""
 _TRAJECTORY_ID = re.compile(r"([tepi])([0-9]{8})-([0-9]{5})")
@@ -297,10 +302,10 @@ _TRAJECTORY_ID = re.compile(r"([tepi])([0-9]{8})-([0-9]{5})")
 
 def trajectory_id(split: Split, step: int, index: int) -> str:
     """`"t00000120-00037"`: split letter, step, index within the step. Sorts by step."""
-    if not 0 <= step <= 99_999_999:
-        raise ValueError(f"step is {step}, but must lie in [0, 99999999]")
+    if not 0 <= step <= MAX_STEP:
+        raise ValueError(f"step is {step}, but must be {bounds(0, MAX_STEP)}")
     if not 0 <= index <= MAX_INDEX:
-        raise ValueError(f"trajectory index is {index}, but must lie in [0, {MAX_INDEX}]")
+        raise ValueError(f"trajectory index is {index}, but must be {bounds(0, MAX_INDEX)}")
     return f"{split.value[0]}{step:08d}-{index:05d}"
 
 
@@ -562,6 +567,16 @@ class Alarm:
     refuted_by: str = ""
     earliest_onset_step: int | None = None
     """The first step whose update may have made the change: older checkpoints are healthy."""
+
+
+def raised_now(events: Iterable[Alarm]) -> list[Alarm]:
+    """The alarms whose last event raised them, each as it was raised last.
+
+    Args:
+        events: in the order of the steps.
+    """
+    last = {event.alarm_id: event for event in events}
+    return [event for event in last.values() if event.state is AlarmState.RAISED]
 
 
 def severity_course(events: Iterable[Alarm]) -> list[tuple[AlarmSeverity, int]]:

@@ -70,6 +70,25 @@ def listed(names: Sequence[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+BOUNDS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "more than",
+    "maximum": "at most",
+    "exclusiveMaximum": "less than",
+}
+"""Rules of a JSON schema for numbers, in words."""
+
+
+def bounds(lowest: float, highest: float | None = None) -> str:
+    """Which numbers are allowed, both ends among them; None or infinity: any larger one.
+
+    >>> bounds(1, 8), bounds(0)
+    ('at least 1 and at most 8', 'at least 0')
+    """
+    most = "" if highest in (None, math.inf) else f" and {BOUNDS['maximum']} {highest}"
+    return f"{BOUNDS['minimum']} {lowest}{most}"
+
+
 def fixed(value: float, digits: int = 3) -> str:
     """A number with so many digits after the point, `-` for NaN."""
     return "-" if math.isnan(value) else f"{value:.{digits}f}"

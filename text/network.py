@@ -6,8 +6,10 @@ import ipaddress
 import socket
 from urllib.parse import urlsplit
 
-STATUSES_WORTH_A_RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Of a server that is overloaded, late or starting. Every other error would come again."""
+STATUSES_OF_A_PROXY = frozenset({502, 503, 504, *range(520, 531)})
+"""What stands before a server says them where the server is away; from 520 on Cloudflare does."""
+STATUSES_WORTH_A_RETRY = STATUSES_OF_A_PROXY | {408, 425, 429, 500}
+"""Of a server that is overloaded, late, starting or away. Every other error would come again."""
 
 _BACKLOG = 512
 

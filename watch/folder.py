@@ -8,28 +8,36 @@ files are read again, and compared with the run.
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.rollouts import ONE_EVALUATION, metrics_mapping
-from echoscope.store.importers.format import Format, Roles
-from echoscope.store.importers.lines import BadJsonError, json_of
-from echoscope.store.importers.sources import JsonLines, SourceError, files_of, source_of
-from echoscope.store.importers.survey import format_of
+from echoscope.store.importers.format import Format, Roles, Where
+from echoscope.store.importers.lines import BadJsonError, json_of, lines_of
+from echoscope.store.importers.sources import (
+    FoundRow,
+    JsonLines,
+    RowSource,
+    SourceError,
+    files_of,
+    row_of_line,
+    source_of,
+)
+from echoscope.store.importers.survey import SurveyedFile, format_of
 from echoscope.store.log.layout import Layout
 
 from .growing_text import GrowingText
 from .ledger import Ledger, Look, Metrics, Told
-from .rollouts import rows_of_lines
 from .tail import Piece, Tail, lines_in
 
 _HEAD_BYTES = 1 << 16
@@ -41,25 +49,23 @@ _NO_METRICS = frozenset(
     {"config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
     | {"generation_config.json", "adapter_config.json", "vocab.json", "merges.txt"}
 )
-
-
 _WHOLE = (b"PAR1", b"\x1f\x8b", b"PK", b"BZ", b"[prompt] ")
 """How files begin that are read whole: Parquet, packed files, EasyR1's log of generations."""
+_OPENING = (b"{", b"[", b",", b":")
+"""How a line ends after which a JSON value goes on."""
 
 
 class FileKind(StrEnum):
     """How a file is read."""
 
-    UNKNOWN = ""
-    """It is too short to tell."""
+    NOTHING = ""
+    """So far nothing in it can be read; what changed is looked at again."""
     NUMBERS = "numbers"
     """Text that grows, with metrics: what is added is read."""
     EPISODES = "episodes"
     """JSON lines of rollouts: what is added is read."""
     WHOLE = "whole"
     """It is read again whenever it has changed: Parquet, TensorBoard, a JSON document."""
-    NOTHING = "nothing"
-    """Nothing in it can be read."""
 
 
 def kind_of(path: Path, *, is_alone: bool, roles: Roles) -> FileKind:
@@ -76,7 +82,7 @@ def kind_of(path: Path, *, is_alone: bool, roles: Roles) -> FileKind:
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if not head.strip():
-        return FileKind.UNKNOWN
+        return FileKind.NOTHING
     if b"\x00" in head or head.startswith(_WHOLE):  # zeros: TensorBoard, SQLite, W&B
         return FileKind.WHOLE
     if not is_alone and (suffix not in _PLAIN or path.name in _NO_METRICS):
@@ -90,11 +96,11 @@ def _kind_of_text(head: bytes, suffix: str, roles: Roles) -> FileKind:
     is_all = len(head) < _HEAD_BYTES
     line, ends, _ = head.partition(b"\n")
     if not ends and suffix in (".jsonl", ".ndjson") and is_all:
-        return FileKind.UNKNOWN  # its first line is still being written
+        return FileKind.NOTHING  # its first line is still being written
     try:
         value, _ = json_of(line)
     except BadJsonError:
-        if ends and line.strip()[-1:] not in (b"{", b"[", b","):
+        if ends and not line.strip().endswith(_OPENING):
             return FileKind.NUMBERS
         return FileKind.WHOLE if is_all or suffix == ".json" else FileKind.EPISODES
     if isinstance(value, dict) and format_of(roles.mark(value)) is not None:
@@ -133,7 +139,7 @@ class _File:
     path: Path
     name: str
     """Relative to what is watched."""
-    kind: FileKind = FileKind.UNKNOWN
+    kind: FileKind = FileKind.NOTHING
     status: tuple[int, int, int] = (0, 0, 0)
     """Inode, size and time of change when it was seen last."""
     written_at: float = 0.0
@@ -141,6 +147,8 @@ class _File:
     is_due: bool = True
     """It changed and was not read yet."""
     is_gone: bool = False
+    rollouts: SurveyedFile | None = None
+    """Where its rows of rollouts are read from; None where it has none."""
     form: Format | None = None
     """Of the row that was read last."""
     text: GrowingText | None = None
@@ -294,18 +302,16 @@ class Folder:
             look.is_behind = True
             self.num_bytes_left += file.num_left
             return 0
-        if file.kind in (FileKind.UNKNOWN, FileKind.NOTHING):
+        if not file.kind:
             roles = self.ledger.rollouts.roles
             file.kind = kind_of(file.path, is_alone=file.path == self.path, roles=roles)
         if file.kind is FileKind.WHOLE:
             return self._read_whole(file, look)
         file.is_due = False
-        if file.kind in (FileKind.NUMBERS, FileKind.EPISODES):
-            return self._read_lines(file, look, budget)
-        return 0
+        return self._read_lines(file, look, budget) if file.kind else 0
 
     def _gone(self, file: _File, look: Look) -> None:
-        if not file.is_gone and file.kind not in (FileKind.UNKNOWN, FileKind.NOTHING):
+        if not file.is_gone and file.kind:
             self._say(f"{file.name} is gone; it is read on where it comes back")
         file.is_gone, file.is_due = True, False
         if look.at - file.written_at > OPEN_S:
@@ -341,22 +347,27 @@ class Folder:
             self.num_bytes_left += file.num_left
         if file.text is not None:
             file.text.take(look, file.written_at, is_quiet=False)
-            if file.text.is_document:
-                del self.ledger.told[file.name]
-                file.kind, file.text, file.is_due = FileKind.WHOLE, None, True
         return num_bytes
 
     def _take_episodes(self, file: _File, piece: Piece, look: Look) -> None:
-        rollouts = self.ledger.rollouts
-        if piece.is_new_text:
-            rollouts.replaced(file.name)
-        rollouts.is_closed_kind, source = False, JsonLines(file.path)
-        for row in rows_of_lines(piece.start, piece.data):
-            file.form = rollouts.take(file.name, source, row, file.form)
-        self._has_episodes(file, look)
+        self.ledger.rollouts.is_closed_kind = False
+        rows = map(row_of_line, lines_of(io.BytesIO(piece.data), piece.start))
+        source = JsonLines(file.path) if piece.is_new_text or file.rollouts is None else None
+        self._take_rows(file, source, rows, look)
 
-    def _has_episodes(self, file: _File, look: Look) -> None:
+    def _take_rows(
+        self, file: _File, source: RowSource | None, rows: Iterable[FoundRow], look: Look
+    ) -> None:
+        """Take rows of rollouts: those of a new source replace all that the file had, else they
+        follow them."""
         rollouts = self.ledger.rollouts
+        if source is not None:
+            if file.rollouts is not None:
+                rollouts.replaced(file.rollouts)
+            file.rollouts = SurveyedFile(where=Where(path=PurePath(file.name)), source=source)
+        assert file.rollouts is not None
+        for row in rows:
+            file.form = rollouts.take(file.rollouts, row, file.form)
         rollouts.changed_at = max(rollouts.changed_at, file.written_at)
         look.is_new = True
 
@@ -401,18 +412,14 @@ class Folder:
         look.is_new |= told.take(metrics, file.written_at)
 
     def _take_whole_episodes(self, file: _File, look: Look) -> bool:
-        rollouts = self.ledger.rollouts
-        source = source_of(file.path, Path(self._spool.name))
+        source, roles = source_of(file.path, Path(self._spool.name)), self.ledger.rollouts.roles
         if source is None:
             return False
         rows = source.scan()
         first = list(itertools.islice(rows, 20))
-        marked = (rollouts.roles.mark(row.value) for row in first)
+        marked = (roles.mark(row.value) for row in first)
         is_of_rollouts = any(isinstance(value, dict) and format_of(value) for value in marked)
         if is_of_rollouts:
-            rollouts.replaced(file.name)
-            for row in itertools.chain(first, rows):
-                file.form = rollouts.take(file.name, source, row, file.form)
-            self._has_episodes(file, look)
+            self._take_rows(file, source, itertools.chain(first, rows), look)
         source.close()
         return is_of_rollouts

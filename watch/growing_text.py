@@ -12,13 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.forms.console_log import ConsoleLog
-from echoscope.diagnostics.read.forms.json_records import (
-    JsonLinesForm,
-    documents,
-    is_notebook,
-    parsed,
-    records_of,
-)
+from echoscope.diagnostics.read.forms.json_records import JsonLinesForm, parsed
 from echoscope.diagnostics.read.metrics_file import Reader, reader_of
 from echoscope.diagnostics.read.records import Reading
 
@@ -38,8 +32,6 @@ class GrowingText:
 
     def __init__(self, name: str, mapping: Mapping[str, Meaning]) -> None:
         self.told = Told(is_growing=True)
-        self.is_document = False
-        """It is a JSON document, to be read whole."""
         self._reading = Reading(name, mapping, make_builder=Metrics)
         self._young: list[str] | None = []
         self._num_chars = 0
@@ -59,16 +51,13 @@ class GrowingText:
         self._young += lines
         self._num_chars += sum(map(len, lines))
         self._reader = self._read_young(self._young)
-        if self._num_chars > YOUNG_CHARS and self._reader is not None:
+        if self._num_chars > YOUNG_CHARS:
             self._young = None
             if isinstance(self._reader, ConsoleLog):
                 self._family = self._reader.leader()
 
-    def _read_young(self, young: list[str]) -> Reader | None:
-        self.is_document = _is_document(young)
-        if self.is_document:
-            return None
-        if isinstance(parsed(_start(young)), dict):
+    def _read_young(self, young: list[str]) -> Reader:
+        if isinstance(parsed(next((line for line in young if line.strip()), "")), dict):
             reader: Reader = JsonLinesForm(self._reading)
             reader.feed(young)
             return reader
@@ -97,22 +86,5 @@ class GrowingText:
             collector = reader.collectors.get(self._family or reader.leader())
         else:
             collector = None if reader is None else reader.best()
-        metrics = None if collector is None else collector.settle()
-        if isinstance(metrics, Metrics):
-            look.is_new |= self.told.take(metrics, written_at)
-
-
-def _start(lines: Sequence[str]) -> str:
-    return next((line for line in lines if line.strip()), "").lstrip()
-
-
-def _is_document(lines: Sequence[str]) -> bool:
-    """Whether a text that begins so is a JSON value to be read whole, or several of them."""
-    start = _start(lines)
-    if start[:1] not in ("{", "["):
-        return False
-    value = parsed(start)
-    if isinstance(value, dict) and not is_notebook(value):
-        # One object with rows inside, such as a trainer's state.
-        return len(lines) == 1 and len(records_of(value, is_only=True)) > 1
-    return isinstance(value, list) or next(documents("\n".join(lines)), None) is not None
+        if collector is not None:
+            look.is_new |= self.told.take(collector.settle(), written_at)

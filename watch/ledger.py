@@ -139,19 +139,21 @@ class Told:
     """Rows are added to it with every step; else it is read whole, and says nothing of when."""
     changed_at: float = 0.0
 
-    def take(self, metrics: Metrics, looked_at: float) -> bool:
+    def take(self, metrics: TableBuilder | None, written_at: float) -> bool:
         """Take in what the source says now; whether that is news.
 
         Args:
-            metrics: Those of before, with more rows, or all rows read once more.
-            at: When the source was written.
+            metrics: Those of before, with more rows, or all rows read once more; None: nothing.
+            written_at: When the source was written.
         """
+        if not isinstance(metrics, Metrics):
+            return False
         before, self.metrics = self.metrics, metrics
         if metrics is not before:
             same = {s for s in metrics.touched if metrics.values(s) == before.values(s)}
             metrics.touched = metrics.touched - same | before.touched
         if metrics.touched:
-            self.changed_at = max(self.changed_at, looked_at)
+            self.changed_at = max(self.changed_at, written_at)
         return bool(metrics.touched)
 
 
@@ -185,10 +187,14 @@ class Ledger:
         self._touched: set[int] = set()
 
     @property
+    def newest(self) -> int:
+        """The step that the metrics have come to; -1 where there are none."""
+        return max((told.metrics.newest for told in self.told.values()), default=-1)
+
+    @property
     def has_any(self) -> bool:
         """Whether a row of metrics or of rollouts was read."""
-        newest = max((told.metrics.newest for told in self.told.values()), default=-1)
-        return self.rollouts.num_rows > 0 or newest >= 0
+        return self.rollouts.num_rows > 0 or self.newest >= 0
 
     def of_step(self, step: int) -> set[str]:
         """The sources that tell of a step."""
@@ -242,10 +248,9 @@ class Ledger:
         slow_s = 10 * pace_s if math.isfinite(pace_s) else 0.0
         if others_s >= max(self._waits.patience_s, slow_s):
             return True
-        newest = max((told.metrics.newest for told in self.told.values()), default=-1)
-        if newest > step:
+        if self.newest > step:
             return not missing or others_s >= line_quiet_s
-        if newest < 0 and rollouts.newest > step:
+        if self.newest < 0 and rollouts.newest > step:
             return quiet_s >= line_quiet_s
         is_at_once = bool(here - {ROLLOUTS}) or rollouts.is_closed_kind
         return not missing and quiet_s >= (line_quiet_s if is_at_once else self._waits.quiet_s)

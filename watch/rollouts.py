@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from pathlib import PurePath
 
 from echoscope.store.importers.draft import Draft, RowError
-from echoscope.store.importers.format import Format, RewardValues, Roles, Where
-from echoscope.store.importers.lines import MAX_LINE_BYTES, BadJsonError, Line
-from echoscope.store.importers.sources import FoundRow, RowSource, row_of_line
+from echoscope.store.importers.format import Format, RewardValues, Roles
+from echoscope.store.importers.lines import BadJsonError
+from echoscope.store.importers.sources import FoundRow
 from echoscope.store.importers.steps.episodes import StepEpisodes
 from echoscope.store.importers.survey import NotedRow, Refusals, SurveyedFile, note
 from echoscope.store.records import MAX_INDEX
@@ -68,7 +67,6 @@ class Rollouts:
     """File -> the step of its last row; -1 where the file was written anew."""
     _rewards: RewardValues = field(default_factory=RewardValues)
     """Of all episodes that were converted so far."""
-    _files: dict[str, SurveyedFile] = field(default_factory=dict)
 
     @property
     def steps(self) -> AbstractSet[int]:
@@ -87,23 +85,18 @@ class Rollouts:
         rows = self._steps.get(step, [])[:most]
         return len(rows), sum(int.from_bytes(row.digest, "little") for row in rows) % (1 << 64)
 
-    def take(
-        self, file: str, source: RowSource, row: FoundRow, likely: Format | None
-    ) -> Format | None:
+    def take(self, file: SurveyedFile, row: FoundRow, likely: Format | None) -> Format | None:
         """Note a row; its format, `likely` where it has no known one."""
-        of_file = self._files.get(file)
-        of_file = of_file or SurveyedFile(where=Where(path=PurePath(file)), source=source)
-        noted = note(row, of_file, self.roles, likely)
+        noted, name = note(row, file, self.roles, likely), str(file.where.path)
         if isinstance(noted, NotedRow) and self.trainer not in ("", noted.format.trainer):
             noted = f"rows of {noted.format.trainer} beside those of {self.trainer}"
         if isinstance(noted, str):
-            self.refused.add(noted, file)
+            self.refused.add(noted, name)
             return likely
         self.trainer = noted.format.trainer
-        self._files[file] = of_file
         self.num_rows += 1
         self.is_evaluation |= noted.step is None
-        self._enter(file, noted)
+        self._enter(name, noted)
         return noted.format
 
     def _enter(self, file: str, row: NotedRow) -> None:
@@ -120,13 +113,12 @@ class Rollouts:
         else:
             self.refused.add(f"a step holds at most {MAX_INDEX + 1:,} episodes", file)
 
-    def replaced(self, file: str) -> None:
+    def replaced(self, file: SurveyedFile) -> None:
         """A file was written again: its rows are void."""
-        replaced = self._files.pop(file, None)
-        if file in self._last_step:
-            self._last_step[file] = -1
+        if str(file.where.path) in self._last_step:
+            self._last_step[str(file.where.path)] = -1
         for step, rows in self._steps.items():
-            self._steps[step] = [row for row in rows if row.file is not replaced]
+            self._steps[step] = [row for row in rows if row.file is not file]
         self._steps = {step: rows for step, rows in self._steps.items() if rows}
 
     def is_known(self, step: int) -> bool:
@@ -170,13 +162,3 @@ class Rollouts:
                 self.refused.add("the file changed before it was read", row.location)
         for row in rows:
             row.file.source.close()
-
-
-def rows_of_lines(start: int, data: bytes) -> Iterator[FoundRow]:
-    """The rows of whole JSON lines that stand at `start` of their file."""
-    offset = start
-    for line in data.splitlines(keepends=True):
-        if line.strip():
-            is_long = len(line) > MAX_LINE_BYTES
-            yield row_of_line(Line(offset, len(line), None if is_long else line, is_last=False))
-        offset += len(line)

@@ -88,9 +88,7 @@ class WandbRun(Folder):
         collector = Collector(reading, "wandb")
         for row in run.rows:
             collector.add(row)
-        metrics = collector.settle()
-        if isinstance(metrics, Metrics):
-            look.is_new |= self._told.take(metrics, self._asked_at)
+        look.is_new |= self._told.take(collector.settle(), self._asked_at)
         # The end comes before the last rows: the run has ended where an answer adds nothing.
         is_over = is_first or (self._run_state == run.state and self._told.metrics.newest == before)
         if run.state in ENDS and is_over:

@@ -29,7 +29,7 @@ from echoscope.diagnostics.read.rollouts import metrics_mapping, roles_of
 from echoscope.diagnostics.read.wandb_address import is_address
 from echoscope.recorder.foreign_run import StepEnd
 from echoscope.store.errors import StoreError
-from echoscope.store.records import Alarm, AlarmState
+from echoscope.store.records import Alarm, raised_now
 from echoscope.store.status import pace_of
 from echoscope.text.amounts import counted, step_words
 
@@ -111,8 +111,8 @@ class Watch:
         """The step that was judged last; -1 before the first."""
         self._told: set[tuple[str, int]] = set()
         """Alarms that were told of, by rule and step."""
-        self._open: dict[str, Alarm] = {}
-        """Rule -> its alarm that is raised now."""
+        self._alarms: list[Alarm] = []
+        """Those that the steps of this watch raised or cleared."""
         self._times: deque[float] = deque(maxlen=64)
         self._began_at = time.time()
         self._is_behind = True
@@ -162,7 +162,7 @@ class Watch:
         if not self._is_behind:
             self._say_what()
             if self._broken_at is None and self.is_begun:
-                self._tell(self._open.values())
+                self._tell(self._alarms)
         self.rest_s = min(MAX_LOOK_S, max(LOOK_S, took / SHARE))
         if look.is_new or is_waiting:
             self.rest_s = LOOK_S
@@ -243,7 +243,7 @@ class Watch:
             ledger.rewind(first)
             self._run.take_back(first)
             self.last_step = max(ledger.claims, default=-1)
-            self._open = {rule: a for rule, a in self._open.items() if a.step < first}
+            self._alarms = [alarm for alarm in self._alarms if alarm.step < first]
             return
 
     def _judge(self, look: Look) -> bool:
@@ -276,16 +276,13 @@ class Watch:
         self.last_step = step
         self._times.append(wall_time)
         self._on_step(step, judged.metrics.values, self.verdict())
-        for alarm in judged.alarms:
-            self._open.pop(alarm.rule, None)
-        raised = {a.rule: a for a in judged.alarms if a.state is AlarmState.RAISED}
-        self._open |= raised
+        self._alarms += judged.alarms
         if not self._is_behind:
-            self._tell(raised.values())
+            self._tell(judged.alarms)
 
-    def _tell(self, alarms: Iterable[Alarm]) -> None:
+    def _tell(self, events: Iterable[Alarm]) -> None:
         """Tell people of what is raised, each alarm once, whatever is read again."""
-        new = [a for a in alarms if (a.rule, a.step) not in self._told]
+        new = [a for a in raised_now(events) if (a.rule, a.step) not in self._told]
         if new:
             self._told |= {(alarm.rule, alarm.step) for alarm in new}
             self._notifier.observe(new, self.verdict)

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from echoscope.diagnostics.config import MAX_STEPS
+from echoscope.store.records import MAX_STEP
 
 MIN_TEMPERATURE = 0.01
 """Logits divided by less leave the range of float32."""
@@ -26,7 +26,7 @@ def _greedy_or_warm(temperature: float) -> float:
     return temperature
 
 
-Steps = Annotated[int, Field(ge=0, le=MAX_STEPS)]
+Steps = Annotated[int, Field(ge=0, le=MAX_STEP)]
 Rows = Annotated[int, Field(ge=1, le=MAX_ROWS)]
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from echoscope.diagnostics.config import (
-    MAX_STEPS,
     DiagnosticsConfig,
     FrozenModel,
     Live,
@@ -19,6 +18,7 @@ from echoscope.diagnostics.config import (
 )
 from echoscope.diagnostics.sinks.settings import SinksConfig
 from echoscope.envs.settings import EnvGroup
+from echoscope.store.records import MAX_STEP
 
 from .beside_training import (
     BranchedFrom,
@@ -361,7 +361,7 @@ class RunConfig(FrozenModel):
 
     name: str = Field("run", min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     seed: int = Field(0, ge=0, lt=2**63)
-    steps: Live[int] = Field(100, ge=1, le=MAX_STEPS, description="The last step of the run.")
+    steps: Live[int] = Field(100, ge=1, le=MAX_STEP, description="The last step of the run.")
     threads: int | None = Field(
         None, ge=1, le=256, description="Torch threads; null leaves torch's choice."
     )

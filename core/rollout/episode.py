@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from echoscope.envs.base import Observation
-from echoscope.envs.pool import Slot, stream_word
+from echoscope.envs.pool import Slot
+from echoscope.envs.streams import stream_word
 from echoscope.envs.turns.turn import TurnResult
 from echoscope.store.records import (
     Split,

@@ -19,6 +19,7 @@ from echoscope.diagnostics.measure.information.scoring import interrupting
 from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.diagnostics.tools.prospects import Signs, luck_of, prospects, terms_of
+from echoscope.store.query.metric_keys import REGULARISER_RATIO
 from echoscope.store.reader import open_run
 from echoscope.store.records import AlarmSeverity, StepMetrics
 from echoscope.store.steer.steering import override_words
@@ -189,7 +190,7 @@ class MonitorObserver(StepObserver):
 
         How far updates move the policy is not known yet: preflight measures that.
         """
-        bonus = derived(values).get("gradient/regulariser_ratio", math.nan)
+        bonus = derived(values).get(REGULARISER_RATIO, math.nan)
         signs = Signs(
             luck=luck_of([seen.rollouts]),
             undivided=undivided(seen.config.advantage.kind, seen.config.reward.normalization),
@@ -220,5 +221,5 @@ def _promised(config: RunConfig) -> list[str]:
     if config.envs.eval and config.eval.every:
         out.append("eval/success_rate")
     if config.diagnostics.gradient.every and (config.loss.kl_coef or config.loss.entropy_coef):
-        out.append("gradient/regulariser_ratio")
+        out.append(REGULARISER_RATIO)
     return out

@@ -24,6 +24,7 @@ from echoscope.diagnostics.tools.preflight import Cost
 from echoscope.diagnostics.tools.prospects import Signs, luck_of, terms_of
 from echoscope.envs.pool import EnvPool
 from echoscope.envs.settings import EnvGroup
+from echoscope.store.query.metric_keys import REGULARISER_RATIO
 from echoscope.store.records import RolloutBatch, Split, Trajectory
 
 from ..config.loading import ConfigError
@@ -116,7 +117,7 @@ def _bonus_share(config: RunConfig, model: Model, batch: RolloutBatch) -> float:
         return math.nan
     finally:
         model.learner.forget_gradients()
-    return derived(report.metrics()).get("gradient/regulariser_ratio", math.nan)
+    return derived(report.metrics()).get(REGULARISER_RATIO, math.nan)
 
 
 def _fewer(groups: Sequence[EnvGroup], total: int) -> list[EnvGroup]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from echoscope.diagnostics.measure.rates import mean_of_arrays
+from echoscope.store.query import metric_keys
 from echoscope.store.records import (
     RolloutBatch,
     StopReason,
@@ -57,23 +58,21 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
     ]
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     out = {
-        "reward/return_mean": mean(returns),
+        metric_keys.RETURN_MEAN: mean(returns),
         "reward/return_std": _spread(returns),
         "reward/return_min": min(returns, default=math.nan),
         "reward/return_max": max(returns, default=math.nan),
         "reward/env_return_mean": mean(
             [t.env_return for t in trajectories if not t.stop_reason.is_failure]
         ),
-        "reward/group_std_mean": mean(stds),
+        metric_keys.GROUP_STD: mean(stds),
         "reward/group_std_std": _spread(stds),
-        "rollout/success_rate": success_rate(trajectories),
+        metric_keys.SUCCESS_RATE: success_rate(trajectories),
         "rollout/num_trajectories": float(len(trajectories)),
         **num_outcomes(trajectories),
         "rollout/num_turns_mean": mean([float(t.num_turns) for t in trajectories]),
         "rollout/num_sampled_tokens": float(sum(t.num_sampled_tokens for t in trajectories)),
-        "rollout/num_sampled_tokens_mean": mean(
-            [float(t.num_sampled_tokens) for t in trajectories]
-        ),
+        metric_keys.SAMPLED_TOKENS: mean([float(t.num_sampled_tokens) for t in trajectories]),
     }
     out |= _turn_metrics(turns) | _stop_metrics(trajectories) | _term_metrics(trajectories)
     return out | _by_tag(trajectories)
@@ -87,15 +86,15 @@ def _turn_metrics(turns: list[Turn]) -> dict[str, float]:
     ]
     logprobs = [turn.logprobs for turn in turns if turn.logprobs is not None]
     return {
-        "policy/entropy": mean_of_arrays(entropies),
+        metric_keys.ENTROPY: mean_of_arrays(entropies),
         "policy/behaviour_logprob": mean_of_arrays(logprobs),
-        "rollout/response_length_mean": mean(lengths),
+        metric_keys.RESPONSE_LENGTH: mean(lengths),
         "rollout/response_length_max": max(lengths, default=math.nan),
         "rollout/reasoning_length_mean": mean(reasoning),
         "rollout/length_limited_frac": mean([float(t.finish_reason.is_cut) for t in turns]),
         "rollout/reasoning_closed_frac": mean([float(t.is_reasoning_closed) for t in turns]),
         "rollout/format_valid_frac": mean([float(t.answer_chars is not None) for t in turns]),
-        "rollout/action_valid_frac": mean([float(bool(t.is_valid)) for t in turns]),
+        metric_keys.ACTION_VALID: mean([float(bool(t.is_valid)) for t in turns]),
         "rollout/action_effective_frac": mean([float(bool(t.is_effective)) for t in turns]),
         "rollout/num_actions_mean": mean([float(len(t.actions)) for t in turns]),
     }
@@ -157,7 +156,7 @@ _PER_TOKEN = {
     "clip_dual": "policy/clip_dual_frac",
     "approx_kl": "policy/approx_kl",
     "entropy": "policy/update_entropy",
-    "ref_kl": "policy/ref_kl",
+    "ref_kl": metric_keys.REF_KL,
     "value": "critic/value_mean",
     "return": "critic/return_mean",
 }

@@ -10,6 +10,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from echoscope.store.query.metric_keys import GRAD_NORM
+
 from ..config.settings import RunConfig
 from ..optim import Optimizer, OptimizerStep, lr_multiplier
 from ..policy import Policy
@@ -198,7 +200,7 @@ def _grad_norms(done: Sequence[OptimizerStep], *, has_critic: bool) -> dict[str,
         return sum(norms) / len(norms) if norms else math.nan
 
     norms = [result.grad_norms for result in done]
-    out = {"optim/grad_norm": mean([each["policy"] for each in norms if "policy" in each])}
+    out = {GRAD_NORM: mean([each["policy"] for each in norms if "policy" in each])}
     of_critic = [each for each in norms if "critic_head" in each]
     if has_critic:
         parts = [[n for k, n in each.items() if k != "policy"] for each in of_critic]

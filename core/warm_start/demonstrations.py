@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,9 +20,11 @@ from echoscope.envs.base import Message, Observation, Tool
 from echoscope.envs.pool import turns_of
 from echoscope.envs.reserving import MAX_DRAWS, gave_up, may_play, variety_of
 from echoscope.envs.settings import EnvGroup
+from echoscope.envs.streams import demonstration_seeds, generator
 from echoscope.envs.turns.runner import TurnRunner
 from echoscope.envs.turns.turn import Opening
 from echoscope.store.records import FloatArray, IntArray
+from echoscope.text.amounts import bounds
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN
 from echoscope.text.tool_calls import (
     call_action,
@@ -51,9 +52,6 @@ class Row:
     tokens: IntArray  # (L,)
     weights: FloatArray  # (L,)
 
-
-DEMONSTRATION_SEED_CODE = 3
-"""Lowest two bits of a demonstration's seeds; `EnvPool` gives 0 to 2 to its splits."""
 
 _ROLE_LETTERS: Mapping[str, str] = {"system": "s", "user": "u", "assistant": "a", "tool": "t"}
 _DIALOGUE = re.compile("s?ua(?:(?:u|t+u?)a)*")
@@ -140,7 +138,7 @@ class Lesson:
     def __post_init__(self) -> None:
         for name, value in (("careful", self.careful), ("nonsense", self.nonsense)):
             if not 0 <= value <= 1:
-                raise SftError(f"{name} is {value}, but must lie in [0, 1]")
+                raise SftError(f"{name} is {value}, but must be {bounds(0, 1)}")
 
 
 def demonstrate(
@@ -165,7 +163,7 @@ def demonstrate(
     narrator = narrator_of(group.env)
     try:
         for episode in range(lesson.episodes):
-            rng = np.random.default_rng([seed, zlib.crc32(group.name.encode()), episode])
+            rng = generator(seed, group.name, episode)
             yield _episode(lesson, world, rng, narrator, is_reserving=is_reserving)
     finally:
         world.close()
@@ -242,9 +240,7 @@ def _start(
 ) -> tuple[int, int, Opening]:
     """(env_seed, noise_seed, how it begins) of a task that is not reserved for evaluation."""
     for _ in range(MAX_DRAWS):
-        env_seed, noise_seed = (
-            int(draw) << 2 | DEMONSTRATION_SEED_CODE for draw in rng.integers(2**60, size=2)
-        )
+        env_seed, noise_seed = demonstration_seeds(rng)
         opening = world.reset(env_seed, noise_seed)
         key = opening.task_key
         if key is None or not is_reserving or may_play("train", key):

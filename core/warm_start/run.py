@@ -27,6 +27,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerF
 from echoscope.diagnostics.config import FrozenModel
 from echoscope.envs import registry
 from echoscope.envs.settings import EnvGroup
+from echoscope.envs.streams import generator
 from echoscope.text.did_you_mean import did_you_mean
 
 from ..config.context import ContextConfig
@@ -143,7 +144,7 @@ def batch_indices(iteration: int, num_rows: int, config: SftConfig) -> list[int]
     epoch, offset = divmod(iteration * config.batch_episodes, num_rows)
     end = offset + config.batch_episodes
     orders = [
-        np.random.default_rng([config.seed, epoch + later]).permutation(num_rows)
+        generator(config.seed, epoch + later).permutation(num_rows)
         for later in range(-(-end // num_rows))
     ]
     picked: list[int] = np.concatenate(orders)[offset:end].tolist()

@@ -13,14 +13,8 @@ from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.courses.channels import SOURCES, derived
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.measure.rates import wilson_interval
-from echoscope.diagnostics.metric_entry import (
-    ENTROPY,
-    POINTS,
-    RESPONSE_LENGTH,
-    RETURN,
-    SHARE,
-    SUCCESS,
-)
+from echoscope.diagnostics.metric_entry import POINTS, SHARE
+from echoscope.store.query import metric_keys
 from echoscope.store.records import FloatArray64
 from echoscope.text.sentences import capitalised
 
@@ -77,7 +71,7 @@ CHARTS: tuple[Chart, ...] = (
         help="Share of tasks solved. Line: training, with its 95 % interval over the step's "
         "trajectories (siblings share a task, so in truth it is somewhat wider). Dots: evaluation "
         "on fixed tasks that never train; a probe plays the same seeds each time.",
-        lines=(ChartLine(key=SUCCESS, name="training"),),
+        lines=(ChartLine(key=metric_keys.SUCCESS_RATE, name="training"),),
     ),
     Chart(
         name="groups",
@@ -90,7 +84,7 @@ CHARTS: tuple[Chart, ...] = (
                 key="reward/hopeless_frac", name="all failed", color=theme.OUTCOMES["hopeless"]
             ),
             ChartLine(
-                key="reward/zero_std_frac",
+                key=metric_keys.ZERO_STD,
                 name="with signal",
                 is_rest=True,
                 color=theme.OUTCOMES["mixed"],
@@ -100,7 +94,7 @@ CHARTS: tuple[Chart, ...] = (
     ),
     _of(
         "entropy",
-        ENTROPY,
+        metric_keys.ENTROPY,
         "Entropy of the sampling distribution per token; a run that loses it stops exploring.",
     ),
     Chart(
@@ -120,26 +114,30 @@ CHARTS: tuple[Chart, ...] = (
         title="Gradient norm",
         help="Norm before clipping; the terms are decomposed every few steps.",
         lines=(
-            ChartLine(key="optim/grad_norm", name="all terms"),
+            ChartLine(key=metric_keys.GRAD_NORM, name="all terms"),
             ChartLine(key="gradient/policy/all/norm", name="policy"),
             ChartLine(key="gradient/entropy/all/norm", name="entropy"),
             ChartLine(key="gradient/kl/all/norm", name="KL"),
             ChartLine(key="gradient/value/all/norm", name="value"),
         ),
     ),
-    _of("return", RETURN, "Mean return of a trajectory with the 95 % interval of its mean."),
+    _of(
+        "return",
+        metric_keys.RETURN_MEAN,
+        "Mean return of a trajectory with the 95 % interval of its mean.",
+    ),
     Chart(
         name="length",
         title="Reply length",
         help="Sampled tokens per reply, and those of its reasoning.",
         lines=(
-            ChartLine(key=RESPONSE_LENGTH, name="reply"),
+            ChartLine(key=metric_keys.RESPONSE_LENGTH, name="reply"),
             ChartLine(key="rollout/reasoning_length_mean", name="reasoning"),
         ),
     ),
     _of(
         "spread",
-        "reward/group_std_mean",
+        metric_keys.GROUP_STD,
         "What there is to learn: siblings that all earn the same give no gradient.",
     ),
     _of(
@@ -147,7 +145,7 @@ CHARTS: tuple[Chart, ...] = (
         "policy/mismatch_kl",
         "Log-probs that the sampler recorded against the trainer's: worry above 0.05.",
     ),
-    _of("reference", "policy/ref_kl", "How far the policy has moved from the reference policy."),
+    _of("reference", metric_keys.REF_KL, "How far the policy has moved from the reference policy."),
     _of("speed", "time/step_s", "The seconds that a step takes."),
 )
 
@@ -157,7 +155,7 @@ def evidence_chart(verdict: Verdict | None, known_keys: Sequence[str]) -> Chart 
 
     Two metrics of one unit at most; None where the verdict rests on nothing else.
     """
-    chart_metrics = {SUCCESS, *eval_keys(known_keys)}
+    chart_metrics = {metric_keys.SUCCESS_RATE, *eval_keys(known_keys)}
     evidence = verdict.evidence if verdict else ()
     keys = dict.fromkeys(drawable_key(each.metric, known_keys) for each in evidence)
     candidates = [key for key in keys if key and key not in chart_metrics]
@@ -183,7 +181,7 @@ def drawable_key(key: str, known_keys: Sequence[str]) -> str | None:
     """
     if SOURCES.get(key, ("",))[0] in known_keys:
         return key
-    return next((stored for stored in known_keys if fnmatch.fnmatchcase(stored, key)), None)
+    return next((known for known in known_keys if fnmatch.fnmatchcase(known, key)), None)
 
 
 def onset_range(verdict: Verdict | None) -> tuple[int, int] | None:
@@ -266,7 +264,8 @@ def chart_curves(
         )
         if line.is_rest:
             drawn = replace(drawn, key=f"1 - {drawn.key}", values=1.0 - drawn.values)
-        if line.key in (SUCCESS, RETURN) and chart.name in ("success", "return"):
+        is_outcome = line.key in (metric_keys.SUCCESS_RATE, metric_keys.RETURN_MEAN)
+        if is_outcome and chart.name in ("success", "return"):
             low, high = _interval(drawn, steps)
             drawn = replace(drawn, low=low, high=high)
         if len(drawn.steps):
@@ -302,7 +301,7 @@ def _interval(curve_: Curve, steps: pd.DataFrame) -> tuple[FloatArray64, FloatAr
     """95 % around the success rate or the mean return of each step's trajectories."""
     by_step = steps.drop_duplicates("step", keep="last").set_index("step").reindex(curve_.steps)
     counts = by_step["num_trajectories"].to_numpy(np.float64, na_value=np.nan)
-    if curve_.key == SUCCESS:
+    if curve_.key == metric_keys.SUCCESS_RATE:
         return wilson_interval(curve_.values, counts)
     spread = by_step["return_std"].to_numpy(np.float64, na_value=np.nan)
     half = 1.96 * spread / np.sqrt(np.where(counts > 0, counts, np.nan))

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from echoscope.diagnostics.metric_entry import SHARE, SUCCESS
+from echoscope.diagnostics.metric_entry import SHARE
 from echoscope.diagnostics.tools.curing import BranchStanding
+from echoscope.store.query.metric_keys import SUCCESS_RATE
 from echoscope.text.amounts import percent
 
 from ..data.curves import AS_STEPS, Curve
@@ -95,7 +96,7 @@ def cure_figure(
         steps = [step for step in stand.steps if not last or step <= last]
         curves.append(
             Curve(
-                key=SUCCESS,
+                key=SUCCESS_RATE,
                 name=label,
                 steps=np.array(steps, np.int64),
                 values=np.array(stand.success[: len(steps)], np.float64),

@@ -10,7 +10,8 @@ from echoscope.diagnostics.judge.claims import Change, Claim, Dip, Level, Lost
 from echoscope.diagnostics.judge.courses.course import matches
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.rules.base import level_amount
-from echoscope.diagnostics.metric_entry import ENTROPY, RESPONSE_LENGTH, RETURN, SHARE, SUCCESS
+from echoscope.diagnostics.metric_entry import SHARE
+from echoscope.store.query import metric_keys
 from echoscope.text.amounts import percent_ends, points
 
 from ..data.curves import FIXED_TASKS
@@ -58,19 +59,19 @@ _SIGNAL = (
     "Groups whose siblings earned different rewards. Only these give a gradient. Worry below 25 %."
 )
 _STEP = "Steps done, of those planned; the time of a step; and the time that is left."
-_SUCCESS = _Number(name="Training success", key=SUCCESS, chart="success")
-_REWARD = _Number(name="Mean reward", key=RETURN, chart="return")
+_SUCCESS = _Number(name="Training success", key=metric_keys.SUCCESS_RATE, chart="success")
+_REWARD = _Number(name="Mean reward", key=metric_keys.RETURN_MEAN, chart="return")
 """Of a run that logs no success: a mean reward is none, whatever values it takes."""
 _OTHERS = (
-    _Number(name="Policy entropy", key=ENTROPY, chart="entropy"),
+    _Number(name="Policy entropy", key=metric_keys.ENTROPY, chart="entropy"),
     _Number(
         name="Groups with signal",
-        key="reward/zero_std_frac",
+        key=metric_keys.ZERO_STD,
         chart="groups",
         help=_SIGNAL,
         is_rest=True,
     ),
-    _Number(name="Reply tokens", key=RESPONSE_LENGTH, chart="length"),
+    _Number(name="Reply tokens", key=metric_keys.RESPONSE_LENGTH, chart="length"),
 )
 
 

@@ -40,10 +40,10 @@ from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
     SEVERITY_RANK,
     Alarm,
-    AlarmState,
     Trajectory,
     TrajectoryOutcome,
     parse_trajectory_id,
+    raised_now,
 )
 from echoscope.store.status import RUNNING, RunStatus
 from echoscope.store.steer import rewinds
@@ -327,8 +327,7 @@ alarms = kept(RunReader.alarms)
 
 def open_alarms(run_id: str) -> list[Alarm]:
     """Alarms that are not cleared, each as it was raised last: the worst, then the newest first."""
-    last: dict[str, Alarm] = {alarm.alarm_id: alarm for alarm in alarms(run_id)}
-    raised = (alarm for alarm in last.values() if alarm.state is AlarmState.RAISED)
+    raised = raised_now(alarms(run_id))
     return sorted(raised, key=lambda alarm: (-SEVERITY_RANK[alarm.severity], -alarm.step))
 
 

@@ -14,7 +14,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.store.status import Origin, origin_of
-from echoscope.text.amounts import counted, listed
+from echoscope.text.amounts import bounds, counted, listed
 
 from ..data import queries
 from ..escaping import visible
@@ -148,9 +148,11 @@ def int_param(
     value = int(text) if is_number else 0
     if is_number and value >= least and (most is None or value <= most):
         return value
-    bound = f"between {least} and {most}" if most is not None else f"of at least {least}"
     fallback = "the default" if default is None else str(default)
-    ui.notice(f"{name}={text[:40]!r} in the address is no whole number {bound}; {fallback} is used")
+    ui.notice(
+        f"{name} in the address is {text[:40]!r}, but must be a whole number, "
+        f"{bounds(least, most)}; {fallback} is used"
+    )
     return default
 
 

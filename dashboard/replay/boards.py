@@ -14,10 +14,11 @@ import base64
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape as xml_escape
 from pathlib import Path
 
-from echoscope.text.png import PictureError, picture_size
+from echoscope.text.pictures import PictureError, picture_size
 from echoscope.text.sentences import wrapped
 
 from ..charts.theme import style_sheet
@@ -119,11 +120,11 @@ def _marked(content: Frame, marks: Sequence[tuple[str, Position]]) -> Frame:
         return content
     rows, cols = content.shape
     added = [
-        Overlay(name=name, at=position)
+        Overlay(name, position)
         for name, position in marks
         if 0 <= position[0] < rows and 0 <= position[1] < cols
     ]
-    return content.model_copy(update={"overlays": (*content.overlays, *added)})
+    return replace(content, overlays=(*content.overlays, *added))
 
 
 def _size(content: Frame) -> tuple[int, int]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.claims import Level
-from echoscope.diagnostics.metric_entry import SUCCESS
+from echoscope.store.query.metric_keys import SUCCESS_RATE
 from echoscope.text.amounts import step_words
 from echoscope.text.sentences import capitalised
 
@@ -45,7 +45,7 @@ def claim_charts(page: RunCharts, rows: Sequence[EvidenceRow]) -> list[ClaimChar
 
     A level that did not change proves nothing by itself: it has a chart only beside the success.
     """
-    solved = {SUCCESS, *eval_keys(page.keys)}
+    solved = {SUCCESS_RATE, *eval_keys(page.keys)}
     of_success = [row for row in rows if row.metric in solved]
     charts = [_claimed(page, CHARTS[0], of_success)] if solved & set(page.keys) else []
     for row in rows:

@@ -13,7 +13,7 @@ import pandas as pd
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.claims import Disagreement
 from echoscope.diagnostics.judge.record import Shown, Verdict
-from echoscope.diagnostics.metric_entry import RETURN
+from echoscope.store.query.metric_keys import RETURN_MEAN
 from echoscope.store.records import Turn
 
 from ..escaping import cut
@@ -44,7 +44,7 @@ def telling(verdict: Verdict, rows: pd.DataFrame) -> tuple[Sequence[Shown], str]
     failed = trained[trained["is_success"].eq(False)]
     returns = trained["episode_return"]
     paid = [claim for claim in verdict.claims if isinstance(claim, Disagreement)]
-    if any(claim.up.metric == RETURN for claim in paid) and len(failed):
+    if any(claim.up.metric == RETURN_MEAN for claim in paid) and len(failed):
         return _chosen(failed, -returns, "failed trajectories with the highest return")
     if verdict.state in _WELL:
         return _chosen(trained, (returns - returns.median()).abs(), "typical trajectories")

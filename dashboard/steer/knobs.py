@@ -9,7 +9,7 @@ from typing import Any
 
 import streamlit as st
 
-from echoscope.store.steer.steering import BOUNDS
+from echoscope.text.amounts import BOUNDS
 
 from ..words import plain, setting_words
 

@@ -53,11 +53,17 @@ from echoscope.dashboard.page.comparison import (
 )
 from echoscope.dashboard.page.problems import Problem
 from echoscope.diagnostics.catalogue import metric
-from echoscope.diagnostics.metric_entry import ENTROPY, RETURN, SUCCESS
+from echoscope.store.query.metric_keys import ENTROPY, RETURN_MEAN, SUCCESS_RATE
 from echoscope.store.status import RUNNING
 
-CURATED = (SUCCESS, RETURN, ENTROPY, "info/first_turn/dependence", "text/retrieval_accuracy")
-CHARTS = (SUCCESS, ENTROPY, RETURN, *CURATED[3:])
+CURATED = (
+    SUCCESS_RATE,
+    RETURN_MEAN,
+    ENTROPY,
+    "info/first_turn/dependence",
+    "text/retrieval_accuracy",
+)
+CHARTS = (SUCCESS_RATE, ENTROPY, RETURN_MEAN, *CURATED[3:])
 """Beside the compared metric: a return that is a success would show the same curve twice."""
 MAX_CHARTS = 12
 _MIN_WIDTH = 360

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from echoscope.store.query.metric_keys import SUCCESS_RATE
 from echoscope.store.records import BoolArray, FloatArray64, IntArray64
 from echoscope.text.strict_json import value_at
 
@@ -211,7 +212,7 @@ def success_of(table: MetricTable, *prefixes: str) -> tuple[IntArray64, FloatArr
     """The steps at which all tags were evaluated, and the mean of their success rates there; where
     none is, success in training."""
     keys = [k for k in table.columns if k.startswith(prefixes) and k.endswith("/success_rate")]
-    rates = [table.columns[k] for k in keys or ["rollout/success_rate"] if k in table.columns]
+    rates = [table.columns[k] for k in keys or [SUCCESS_RATE] if k in table.columns]
     success = np.mean(rates, axis=0) if rates else np.full(table.num_rows, np.nan)
     is_there = np.isfinite(success)
     return table.steps[is_there], success[is_there]

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from echoscope.store.query import metric_keys
 from echoscope.store.records import FloatArray64
 
 from ..judge.regimes import Regime
@@ -184,16 +185,16 @@ def _drawn(
     information = made["dependence"] + 0.04 * rng.standard_normal(NUM_STEPS)
     retrieval = 1 / NUM_PROMPTS + (1 - 1 / NUM_PROMPTS) * made["dependence"]
     columns: dict[str, FloatArray64] = {
-        "rollout/success_rate": success_train,
-        "reward/return_mean": 2 * success_train - 0.2,
+        metric_keys.SUCCESS_RATE: success_train,
+        metric_keys.RETURN_MEAN: 2 * success_train - 0.2,
         "eval/made/success_rate": _only(is_eval, _rate(fixed, eval_episodes, rng)),
         "eval/made/num_tasks": _only(is_eval, np.full(NUM_STEPS, float(eval_episodes))),
-        "rollout/action_valid_frac": _rate(_shifted(made["valid"], drift), EPISODES * TURNS, rng),
+        metric_keys.ACTION_VALID: _rate(_shifted(made["valid"], drift), EPISODES * TURNS, rng),
         "text/closed_reasoning_frac": _only(is_scored, _rate(made["closed"], EPISODES, rng)),
-        "rollout/response_length_mean": made["length"] * np.exp(0.06 * _ar1(rng, 0.3)),
-        "policy/entropy": made["entropy"] * np.exp(0.07 * _ar1(rng, 0.4)),
-        "optim/grad_norm": np.exp(0.3 * rng.standard_t(3, NUM_STEPS)),
-        "reward/group_std_mean": spread * np.exp(0.15 * rng.standard_normal(NUM_STEPS)),
+        metric_keys.RESPONSE_LENGTH: made["length"] * np.exp(0.06 * _ar1(rng, 0.3)),
+        metric_keys.ENTROPY: made["entropy"] * np.exp(0.07 * _ar1(rng, 0.4)),
+        metric_keys.GRAD_NORM: np.exp(0.3 * rng.standard_t(3, NUM_STEPS)),
+        metric_keys.GROUP_STD: spread * np.exp(0.15 * rng.standard_normal(NUM_STEPS)),
         "info/first_turn/dependence": _only(is_scored, np.clip(information, 0, 1)),
         "info/first_turn/retrieval_accuracy@1": _only(is_scored, _rate(retrieval, 64, rng)),
         "info/first_turn/retrieval_chance@1": _only(is_scored, np.full(NUM_STEPS, 0.125)),

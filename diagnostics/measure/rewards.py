@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from echoscope.store.query.metric_keys import ZERO_STD
 from echoscope.store.records import BoolArray, FloatArray64, RolloutBatch
 
 from ..config import SelectionConfig
@@ -33,7 +34,7 @@ def reward_metrics(batch: RolloutBatch) -> dict[str, float]:
         return float(holds_P[defined_P].mean()) if defined_P.any() else NAN
 
     return {
-        "reward/zero_std_frac": share(groups.reward_std_P == 0),
+        ZERO_STD: share(groups.reward_std_P == 0),
         "reward/solved_frac": share(groups.solved_P),
         "reward/hopeless_frac": share(groups.hopeless_P),
         "reward/luck_frac": luck_share(batch),

@@ -96,7 +96,7 @@ def _post(url: str, content: Mapping[str, Any], timeout_s: float) -> None:
         wait = answer.headers.get("Retry-After", "")
         raise SendError(
             f"answered {answer.status_code}" + (f": {printable}" if printable else ""),
-            can_retry=answer.status_code in STATUSES_WORTH_A_RETRY or answer.status_code >= 500,
+            can_retry=answer.status_code in STATUSES_WORTH_A_RETRY,
             after_s=float(wait) if wait.isdecimal() and len(wait) < 6 else 0.0,
         )
 

@@ -21,6 +21,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from echoscope.store.query.metric_keys import ENTROPY, RETURN_MEAN, SUCCESS_RATE
+
 
 class How(StrEnum):
     """How the values of a key come from columns, or from other keys."""
@@ -47,8 +49,7 @@ class Meaning:
     """Read only where all values lie in 0..1: by its name it may be something else."""
 
 
-SUCCESS, RETURN = "rollout/success_rate", "reward/return_mean"
-OUTCOMES = frozenset({SUCCESS, RETURN})
+OUTCOMES = frozenset({SUCCESS_RATE, RETURN_MEAN})
 _SHARES = ("_frac", "_rate", "accuracy@1", "selection/is_empty")
 
 
@@ -119,7 +120,7 @@ def _by_words() -> dict[tuple[str, ...], Meaning]:
     out: dict[tuple[str, ...], Meaning] = {}
     for table, how_listed in (("complements", How.COMPLEMENT), ("names", How.COLUMN)):
         for key, names in _LISTED[table].items():
-            how = How.NEGATIVE if key == "policy/entropy" else how_listed
+            how = How.NEGATIVE if key == ENTROPY else how_listed
             for rank, name in enumerate(names):
                 meaning = Meaning(key=key, how=how, rank=rank, only_share=is_share(key))
                 out.setdefault(_normal(map(_singular, _words(name))), meaning)
@@ -213,7 +214,7 @@ def _of_a_reward_function(name_words: Iterable[str]) -> Meaning | None:
     is_of_answers = distinct & {"reward", "rewards"} and distinct & WORDS["answers"]
     if not is_of_answers or distinct & {"std", "min", "max"}:
         return None
-    return Meaning(key=SUCCESS, rank=_PARTLY // 2, only_share=True)
+    return Meaning(key=SUCCESS_RATE, rank=_PARTLY // 2, only_share=True)
 
 
 def _of_last_part(name: str) -> Meaning | None:

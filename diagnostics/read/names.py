@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from echoscope.store.query.metric_keys import ENTROPY, REF_KL, SAMPLED_TOKENS
 from echoscope.store.records import FloatArray64
 from echoscope.text.did_you_mean import did_you_mean
 
@@ -30,7 +31,7 @@ ROLES = ("prompt", "reply", "reward", "group", "step", "success")
 """What a key of rollouts may hold, as `--map ROLE=KEY` says: the fields of `importers.Roles`."""
 NUM_DECIDING = 20
 """Rows of a column by which a run decides what it is; then that stays."""
-_LENGTH = "rollout/num_sampled_tokens_mean"
+_LENGTH = SAMPLED_TOKENS
 _EPISODES = "rollout/num_episodes"
 _COUNTS = (_EPISODES, "rollout/num_groups")
 _SMALLEST_PERCENT = 1.5
@@ -277,7 +278,7 @@ class Decision:
         self._kl_per_token()
 
     def _entropy_per_token(self) -> None:
-        key, whole = "policy/entropy", "policy/entropy_per_sequence"
+        key, whole = ENTROPY, "policy/entropy_per_sequence"
         if _is_too_large(self.values.get(key)):
             self._rename(key, whole)
         name = self._column_of(whole)
@@ -293,7 +294,7 @@ class Decision:
 
     def _kl_per_token(self) -> None:
         """A KL that no token can have is a sum over sequences, and set aside."""
-        key = "policy/ref_kl"
+        key = REF_KL
         name = self._column_of(key)
         if name != key and _is_too_large(self.values.get(key)):
             self._rename(key, f"{key}_per_sequence")

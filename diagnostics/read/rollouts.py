@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from echoscope.store.query.metric_keys import RETURN_MEAN, SUCCESS_RATE
 from echoscope.text.amounts import counted, listed
 from echoscope.text.did_you_mean import did_you_mean
 
@@ -45,7 +46,7 @@ def metrics_mapping(mapping: Mapping[str, Meaning] | None) -> dict[str, Meaning]
 
 def outcomes_mapping(mapping: Mapping[str, Meaning] | None) -> dict[str, Meaning]:
     """A mapping as it is of rows that are read as answers: success and reward are metrics there."""
-    keys = {"success": "rollout/success_rate", "reward": "reward/return_mean"}
+    keys = {"success": SUCCESS_RATE, "reward": RETURN_MEAN}
     outcomes = {
         name: replace(meaning, key=keys[meaning.key])
         for name, meaning in (mapping or {}).items()
@@ -190,7 +191,7 @@ def notes_of(joint: JointReport, path: str) -> list[str]:
 def _without_success(table: MetricTable, trainer: str) -> list[str]:
     """What is said where rollouts have rewards and say no success."""
     keys = table.keys()
-    if "reward/return_mean" not in keys or any(key.endswith("success_rate") for key in keys):
+    if RETURN_MEAN not in keys or any(key.endswith("success_rate") for key in keys):
         return []
     where = " (no field `acc`, `success` or `is_correct`)" if trainer == "verl" else ""
     return [f"the rows do not say which episodes succeeded{where}: the mean return is judged"]

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from echoscope.store.query.metric_keys import RETURN_MEAN, SUCCESS_RATE
 from echoscope.store.records import FloatArray64, IntArray64
 from echoscope.text.amounts import counted
 
-from .foreign_names import RETURN, SUCCESS, WORDS, Meaning, meaning_of, spelled
+from .foreign_names import WORDS, Meaning, meaning_of, spelled
 from .names import Decision, is_ours
 from .run_meaning import KIND, RunMeaning
 
@@ -426,16 +427,16 @@ def outcome_hints(table: MetricTable, mapping: Mapping[str, Meaning]) -> list[st
         if name not in taken and _is_likely(name)
         if (target := _outcome_for(name, values))
     ]
-    if RETURN in keys:
+    if RETURN_MEAN in keys:
         # A return within 0..1 may be a success rate: only its owner knows.
-        entry = table.meaning.of_key.get(RETURN)
+        entry = table.meaning.of_key.get(RETURN_MEAN)
         if entry is not None and entry.is_of_a_column:
-            likely.insert(0, (entry.of[0], _outcome_for(entry.of[0], table.columns[RETURN])))
+            likely.insert(0, (entry.of[0], _outcome_for(entry.of[0], table.columns[RETURN_MEAN])))
         likely = [pair for pair in likely if pair[1].endswith("success_rate")]
     if likely:
         maps = " or ".join(f"--map '{name}={key}'" for name, key in likely[:3])
         return [f"no success rate was recognised; if one of these is it, give {maps}"]
-    return [] if RETURN in keys else ["no success rate and no reward was recognised"]
+    return [] if RETURN_MEAN in keys else ["no success rate and no reward was recognised"]
 
 
 def _is_likely(name: str) -> bool:
@@ -453,5 +454,5 @@ def _outcome_for(name: str, values: FloatArray64) -> str:
         return ""
     is_share = finite.min() >= 0 and finite.max() <= 1
     if set(spelled(name).split("_")) & WORDS["failures"]:
-        return f"1-{SUCCESS}" if is_share else ""
-    return SUCCESS if is_share else RETURN
+        return f"1-{SUCCESS_RATE}" if is_share else ""
+    return SUCCESS_RATE if is_share else RETURN_MEAN

@@ -22,6 +22,7 @@ from echoscope.store.checkpoints import evaluation_success, open_alarms
 from echoscope.store.errors import StoreError
 from echoscope.store.log.layout import Layout
 from echoscope.store.query.listing import RunList
+from echoscope.store.query.metric_keys import SUCCESS_RATE
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import AlarmSeverity, CommandAction
 from echoscope.store.status import RUNNING
@@ -236,7 +237,7 @@ def success_of(reader: RunReader) -> dict[int, float]:
     rates = evaluation_success(reader)
     if rates:
         return rates
-    steps, values = reader.metrics("rollout/success_rate")
+    steps, values = reader.metrics(SUCCESS_RATE)
     return dict(zip(steps.tolist(), values.tolist(), strict=True))
 
 

@@ -33,15 +33,14 @@ from echoscope.store.importers.lines import conversion
 from echoscope.store.importers.sources import files_of, holds_metrics_too, name_pattern
 from echoscope.store.importers.steps.metrics import Beside
 from echoscope.store.importers.survey import (
-    MAX_STEP,
     Progress,
     Refusals,
     Survey,
     look,
     survey,
 )
-from echoscope.store.records import Trajectory
-from echoscope.text.amounts import counted
+from echoscope.store.records import MAX_STEP, Trajectory
+from echoscope.text.amounts import bounds, counted
 
 from ..judge.advice.actions import trainer_of
 from ..judge.rules.metrics_needed import TRAINERS
@@ -262,7 +261,7 @@ def _beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
     steps: dict[int, dict[str, float]] = {}
     for step, values in every_name.rows():
         if not 0 <= step <= MAX_STEP:
-            left_out.add(f"a step must lie in [0, {MAX_STEP:,}]", f"step {step}")
+            left_out.add(f"a step must be {bounds(0, MAX_STEP)}", f"step {step}")
         elif values:
             steps[step] = values
     return Beside(

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from echoscope.text.amounts import BOUNDS
 from echoscope.text.did_you_mean import did_you_mean
 
 M = TypeVar("M", bound=BaseModel)
@@ -85,8 +86,6 @@ def describe(error: ValidationError, root: type[BaseModel], path: Sequence[str] 
 
 def _bound(error: Any) -> str:
     """What a bound demands, worded as for a setting of a live run."""
-    from echoscope.store.steer.steering import BOUNDS  # loads the reader of runs: only for an error
-
     name, value = _LIMITS[error["type"]]
     return f"must be {BOUNDS[name]} {error['ctx'][value]}"
 

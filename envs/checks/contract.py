@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from echoscope.text.amounts import percent
+from echoscope.text.pictures import read_frame
 from echoscope.text.tool_calls import call_action
 
 from .. import registry
@@ -28,7 +29,6 @@ from ..base import (
     normalise,
     shorten,
 )
-from ..frames import read_frame
 from ..reserving import SURVEY_SEEDS, equal_pairs
 from ..workers.bounded import ActionTimeoutError, call_within
 from .episodes import (
@@ -247,7 +247,6 @@ HEADINGS = (
     "Example:",
 )
 MAX_TEXT_CHARS = 50_000
-MAX_FRAME_CHARS = 500_000
 _PROCESS_TIMEOUT_S = 120
 _HOSTILE_ARGUMENTS: tuple[dict[str, Any], ...] = (
     {},
@@ -280,15 +279,12 @@ def _check_types(subject: Subject) -> None:
 def _check_observation(observation: Observation) -> None:
     checked_observation(observation)
     expect(bool(observation.text.strip()), "an observation has no text")
-    for what, size, most in (
-        ("text", len(observation.text), MAX_TEXT_CHARS),
-        ("frame", len(observation.frame or ""), MAX_FRAME_CHARS),
-    ):
-        expect(
-            size <= most,
-            f"the {what} of an observation has a size of {size:,}, but may have {most:,}: each "
-            "turn is stored, and the text is a prompt",
-        )
+    size = len(observation.text)
+    expect(
+        size <= MAX_TEXT_CHARS,
+        f"the text of an observation has a size of {size:,}, but may have {MAX_TEXT_CHARS:,}: it "
+        "is a prompt",
+    )
     if observation.frame is not None:
         read_frame(observation.frame)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from ..base import Observation, shorten
 from ..pool import turns_of
 from ..settings import EnvGroup
 from ..turns.turn import Opening, TurnEnv, TurnResult, failed_opening, failed_turn
+from .threads import in_thread
 
 T = TypeVar("T")
 
@@ -24,32 +24,14 @@ class ActionTimeoutError(Exception):
 def call_within(function: Callable[[], T], seconds: float | None) -> T:
     """The result of `function`, or `ActionTimeoutError` after `seconds`; None calls it right here.
 
-    A call that never returns is abandoned, not ended: see `called_beside`.
+    A call that never returns is abandoned, not ended: see `in_thread`.
     """
     if seconds is None:
         return function()
-    answer = called_beside(function)
+    answer = in_thread("echoscope-call", function)
     if not wait([answer], seconds).done:
         raise ActionTimeoutError
     return answer.result()
-
-
-def called_beside(function: Callable[[], T]) -> Future[T]:
-    """What `function` will return or raise, called in a daemon thread.
-
-    Python cannot stop the thread of a call that hangs, but it does not keep the process alive.
-    """
-    answer: Future[T] = Future()
-    answer.set_running_or_notify_cancel()  # nobody who stops waiting can take the call back
-
-    def run() -> None:
-        try:
-            answer.set_result(function())
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
-            answer.set_exception(error)
-
-    threading.Thread(target=run, name="echoscope-call", daemon=True).start()
-    return answer
 
 
 class WorkerDiedError(Exception):

@@ -6,14 +6,19 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 _Job = tuple[int, Callable[[], Any]]
 
 
-def in_thread(name: str, work: Callable[..., Any], *args: Any) -> Future[Any]:
-    """A call in a thread of its own, which does not keep this process alive."""
-    future: Future[Any] = Future()
+def in_thread(name: str, work: Callable[..., T], *args: Any) -> Future[T]:
+    """A call in a daemon thread of its own.
+
+    Python cannot stop the thread of a call that hangs, but it does not keep the process alive.
+    """
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # nobody who stops waiting can take the call back
 
     def call() -> None:
         try:

@@ -8,8 +8,9 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from echoscope.text.pictures import card_frame
+
 from ..base import Observation, StepResult, TextEnv, check_seed, prefixed
-from ..frames import card_frame
 
 C = TypeVar("C")
 """The configuration of a world."""

@@ -38,9 +38,13 @@ class Line:
     """It ends with the file, not with a line break."""
 
 
-def lines_of(file: BinaryIO) -> Iterator[Line]:
-    """The lines of a file that are not blank."""
-    offset = 0
+def lines_of(file: BinaryIO, first: int = 0) -> Iterator[Line]:
+    """The lines of a file that are not blank.
+
+    Args:
+        first: The offset of its first byte, where it is a part of another file.
+    """
+    offset = first
     while data := file.readline(MAX_LINE_BYTES + 1):
         start, size = offset, len(data)
         is_ended = data.endswith(b"\n")

@@ -15,7 +15,9 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
-from ..records import MAX_INDEX
+from echoscope.text.amounts import bounds
+
+from ..records import MAX_INDEX, MAX_STEP
 from .draft import Draft
 from .format import MAPPED, NO_ROLES, Format, Roles, Row, Where
 from .formats.table import PAIRS
@@ -25,7 +27,6 @@ from .sources import MAX_FILES, FoundRow, RowSource, SourceError, files_of, sour
 
 EVALUATION_BYTES = 256 << 20
 """Where nothing says a step, so many bytes of rows are read: all of them are one step."""
-MAX_STEP = 99_999_999
 _EXAMPLES = 200
 MAX_NAMED = 4
 """Places that are kept of each reason."""
@@ -165,7 +166,7 @@ def note(
         return row.problem or _UNKNOWN
     step, _ = form.step_of(marked, file.where)
     if step is not None and not 0 <= step <= MAX_STEP:
-        return f"its step is {str(step)[:20]}, but must lie in [0, {MAX_STEP}]"
+        return f"its step is {str(step)[:20]}, but must be {bounds(0, MAX_STEP)}"
     return NotedRow(
         file=file,
         place=row.place,

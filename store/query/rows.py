@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from echoscope.text.png import picture_key
+from echoscope.text.pictures import picture_key
 
 from ..records import (
     Alarm,

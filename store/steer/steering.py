@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from echoscope.text.amounts import BOUNDS
 from echoscope.text.did_you_mean import did_you_mean
 
 from ..errors import StoreError
@@ -215,13 +216,6 @@ _TYPES = {
     "integer": "a whole number without a decimal point",
     "number": "a number",
 }
-BOUNDS = {
-    "minimum": "at least",
-    "exclusiveMinimum": "more than",
-    "maximum": "at most",
-    "exclusiveMaximum": "less than",
-}
-"""Rules of a JSON schema for numbers, in words."""
 
 
 def _sentence(error: ValidationError) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from browsing import DashboardProcess, draw_chart, until, visit
 from made_run import make_run
 
-from echoscope.diagnostics.metric_entry import ENTROPY
+from echoscope.store.query.metric_keys import ENTROPY
 from echoscope.store.steer.panels import FILE, Panel, add, read_pages
 
 

@@ -13,10 +13,9 @@ from browsing import DashboardProcess, choose, table_rows, text_of, until, visit
 from made_run import made_trajectory, open_writer, step_metrics
 from PIL import Image
 
-from echoscope.envs.frames import grid_frame
 from echoscope.store.records import Split, ToolCall, TrajectoryOutcome
 from echoscope.store.steer.episode_notes import read_episode_notes
-from echoscope.text.png import encode_picture
+from echoscope.text.pictures import encode_picture, grid_frame
 
 PLAIN = {"policy/entropy": 1.0}
 

@@ -80,7 +80,10 @@ def test_train_then_adapt_then_merge(
     [
         (("generate", "frozen_lak", "-o", "x.jsonl"), "did you mean 'frozen_lake'?"),
         (("generate", "bandit", "--careful", "much", "-o", "x.jsonl"), "--careful is 'much'"),
-        (("generate", "bandit", "--careful", "2", "-o", "x.jsonl"), "must lie in [0, 1]"),
+        (
+            ("generate", "bandit", "--careful", "2", "-o", "x.jsonl"),
+            "at least 0 and at most 1",
+        ),
         (("generate", "bandit", "-o", "."), "is a folder; name a file"),
         (("train", "missing.jsonl", "-o", "x"), "cannot read missing.jsonl"),
         (

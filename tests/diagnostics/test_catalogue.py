@@ -9,6 +9,7 @@ import pytest
 from echoscope.diagnostics.catalogue import LISTED, METRICS, metric
 from echoscope.diagnostics.judge.courses.channels import CHANNELS
 from echoscope.diagnostics.metric_entry import POINTS, SHARE
+from echoscope.store.query import metric_keys
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,8 @@ def test_every_metric_of_a_channel_is_listed() -> None:
         assert entry.help, spec.name
         assert spec.label == entry.in_sentence
         assert all(metric(key).unit in (SHARE, POINTS) for key in spec.keys) or spec.unit != SHARE
+
+
+def test_every_key_that_has_a_name_in_code_is_listed() -> None:
+    keys = {key for name, key in vars(metric_keys).items() if name.isupper()}
+    assert keys <= LISTED.keys()

@@ -11,7 +11,7 @@ import pytest
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError
-from echoscope.text.png import open_picture
+from echoscope.text.pictures import open_picture
 
 MISSING = registry.unavailable()
 

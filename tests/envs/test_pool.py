@@ -22,8 +22,9 @@ from echoscope.envs.base import (
     StepResult,
     TextEnv,
 )
-from echoscope.envs.pool import EnvPool, episode_seed, stream_word
+from echoscope.envs.pool import EnvPool
 from echoscope.envs.settings import EnvGroup
+from echoscope.envs.streams import episode_seed, stream_word
 from echoscope.envs.turns.turn import TurnEnv, TurnResult
 from echoscope.envs.workers.processes import ProcessTurns, WorkerProcesses
 

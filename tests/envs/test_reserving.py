@@ -18,9 +18,10 @@ from echoscope.envs.base import (
     hash_task,
 )
 from echoscope.envs.checks.check_env import check_env
-from echoscope.envs.pool import EnvPool, episode_seed
+from echoscope.envs.pool import EnvPool
 from echoscope.envs.reserving import EVALUATION_SHARE, MIN_TASKS, few_tasks, is_reserved
 from echoscope.envs.settings import EnvGroup
+from echoscope.envs.streams import episode_seed
 
 SMALL_LAKE = {"size": 4, "holes": 2, "slip": 0.0, "min_distance": 2, "max_distance": 5}
 SMALL_ROOM = {"size": (5, 5), "min_solution": 2, "max_solution": 6}

@@ -23,7 +23,7 @@ from echoscope.envs.base import (
     normalise,
     prefixed,
 )
-from echoscope.envs.frames import card_frame
+from echoscope.text.pictures import card_frame
 
 MOVES = {"left": -1, "right": 1}
 

@@ -17,7 +17,7 @@ from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import Trajectory
 from echoscope.store.writer import RunWriter
-from echoscope.text.png import picture_key
+from echoscope.text.pictures import picture_key
 
 A, B, C = b"picture a", b"picture b", b"picture c"
 """The store never looks into them."""

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from echoscope.diagnostics.catalogue import metric
-from echoscope.diagnostics.metric_entry import SHARE, SUCCESS
+from echoscope.diagnostics.metric_entry import SHARE
+from echoscope.store.query.metric_keys import SUCCESS_RATE
 from echoscope.store.reader import RunReader
 from echoscope.store.records import FloatArray64
 
@@ -124,7 +125,7 @@ def mean_curve(
 def _curve_trials(
     key: str, table: pd.DataFrame, buckets: NDArray[np.int64], points_S: FloatArray64
 ) -> Trials:
-    counted_by = _EPISODES if key == SUCCESS else tasks_key(key)
+    counted_by = _EPISODES if key == SUCCESS_RATE else tasks_key(key)
     sums = table[table["key"] == counted_by].groupby("bucket")["value"].sum()
     num_S = sums.reindex(buckets, fill_value=0.0).to_numpy(np.float64)
     is_known = bool(counted_by) and bool((num_S > 0).all())
@@ -173,7 +174,7 @@ def run_level(
     stretches = sums[counts > 0] / counts[counts > 0]
     num_points = int(points.sum())
     tasks = inside.loc[inside["key"] == tasks_key(key), "value"] if tasks_key(key) else None
-    episodes = inside.loc[inside["key"] == _EPISODES, "value"] if key == SUCCESS else None
+    episodes = inside.loc[inside["key"] == _EPISODES, "value"] if key == SUCCESS_RATE else None
     return RunLevel(
         run=run_id,
         seed=seed,

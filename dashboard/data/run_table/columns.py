@@ -15,7 +15,8 @@ from functools import partial
 from typing import Literal
 
 from echoscope.diagnostics.catalogue import metric
-from echoscope.diagnostics.metric_entry import SHARE, SUCCESS
+from echoscope.diagnostics.metric_entry import SHARE
+from echoscope.store.query.metric_keys import SUCCESS_RATE
 
 from ...page.problems import Problem
 
@@ -76,7 +77,7 @@ OF_EVERY_RUN: Mapping[str, RunsColumn] = {
         _success(
             name="success",
             label="Training success",
-            key=SUCCESS,
+            key=SUCCESS_RATE,
             help="Share of the training episodes that succeed, at the last step. It is noisy: "
             "recent(success) is the mean of the last 10 steps.",
         ),
@@ -146,7 +147,7 @@ class ColumnCatalogue:
     def names(self) -> list[str]:
         """Of every column, in the order of a menu: of runs, settings that differ, metrics, all."""
         bests = [f"best({key})" for key in self.metrics if metric(key).good in ("up", "down")]
-        recents = [f"recent({'success' if key == SUCCESS else key})" for key in self.metrics]
+        recents = [f"recent({'success' if key == SUCCESS_RATE else key})" for key in self.metrics]
         numbers = [*self.metrics, *bests, *recents]
         return [*OF_EVERY_RUN, *self.differing, *numbers, *self.other_settings]
 

@@ -11,7 +11,7 @@ import streamlit as st
 from echoscope.dashboard.data.run_table.columns import RunsColumn
 from echoscope.dashboard.data.run_table.saved_views import PARAMS
 from echoscope.dashboard.data.run_table.table import RunsTable
-from echoscope.diagnostics.metric_entry import RETURN, SUCCESS
+from echoscope.store.query.metric_keys import RETURN_MEAN, SUCCESS_RATE
 
 from ...data.run_table.columns import EVALUATED
 from ..problems import Problem
@@ -104,12 +104,12 @@ def _curves(table: RunsTable) -> tuple[str, ...]:
         return ()
     chosen = list_param("curve", most=MAX_CURVES)
     metrics = table.catalogue.metrics
-    drawable = {*metrics, EVALUATED}
+    known = {*metrics, EVALUATED}
     for key in chosen:
-        if key not in drawable and table.num_read == len(table.rows):
+        if key not in known and table.num_read == len(table.rows):
             notice(f"no run has the metric {key!r}; its curves are not drawn")
-    usual = [key for key in (SUCCESS, RETURN, *metrics[:1]) if key in metrics][:1]
-    return tuple(key for key in chosen if key in drawable) or tuple(usual)
+    usual = [key for key in (SUCCESS_RATE, RETURN_MEAN, *metrics[:1]) if key in metrics][:1]
+    return tuple(key for key in chosen if key in known) or tuple(usual)
 
 
 def _columns(table: RunsTable, names: Sequence[str]) -> list[RunsColumn]:
@@ -148,8 +148,8 @@ def widget_key(name: str, value: object) -> str:
     the value, the menu is another one.
     """
     choices = st.session_state.setdefault(_CHOICES, {})
-    present, number = choices.get(name, (value, 0))
-    if present != value:
+    shown, number = choices.get(name, (value, 0))
+    if shown != value:
         number += 1
     choices[name] = value, number
     return f"_runs_{name}_{number}"

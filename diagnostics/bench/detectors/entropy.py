@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 
+from echoscope.store.query.metric_keys import ENTROPY
+
 from ..harness import LabelledRun
 from .entry import Alert, Entry, begins, spaced
 
@@ -17,7 +19,7 @@ def entropy_threshold(factor: float) -> Alert:
     """Entropy more than `factor` times, or less than 1/`factor` of, its first ten steps' median."""
 
     def alert(run: LabelledRun) -> tuple[int, ...]:
-        steps, values = run.table.measured("policy/entropy")
+        steps, values = run.table.measured(ENTROPY)
         if len(values) <= 10:
             return ()
         start = max(float(np.median(values[:10])), 1e-9)

@@ -6,6 +6,8 @@ below 0.01; five empty selections. Source: RAGEN's `ragen_trainer`, see docs/col
 
 from __future__ import annotations
 
+from echoscope.store.query.metric_keys import GROUP_STD
+
 from ..harness import LabelledRun
 from .entry import Alert, Entry, begins, spaced
 
@@ -14,7 +16,7 @@ def reward_variance_stop(share: float) -> Alert:
     """Reward std within groups below a share of its first ten steps', ten steps in a row."""
 
     def alert(run: LabelledRun) -> tuple[int, ...]:
-        steps, values = run.table.measured("reward/group_std_mean")
+        steps, values = run.table.measured(GROUP_STD)
         if len(values) < 20:
             return ()
         is_low = values < share * float(values[:10].mean())

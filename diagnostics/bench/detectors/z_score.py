@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from echoscope.store.query import metric_keys
+
 from ..harness import LabelledRun
 from .entry import Alert, Entry, begins, spaced
 
@@ -11,13 +13,13 @@ OPENING = 20
 PERSIST = 3
 """Steps in a row."""
 METRICS = (
-    "rollout/success_rate",
-    "reward/return_mean",
-    "reward/group_std_mean",
-    "policy/entropy",
-    "optim/grad_norm",
-    "rollout/num_sampled_tokens_mean",
-    "rollout/response_length_mean",
+    metric_keys.SUCCESS_RATE,
+    metric_keys.RETURN_MEAN,
+    metric_keys.GROUP_STD,
+    metric_keys.ENTROPY,
+    metric_keys.GRAD_NORM,
+    metric_keys.SAMPLED_TOKENS,
+    metric_keys.RESPONSE_LENGTH,
 )
 
 

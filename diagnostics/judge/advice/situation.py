@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from echoscope.store.query.metric_keys import ENTROPY, SAMPLED_TOKENS
 from echoscope.text.strict_json import value_at
 
 from ..claims import Fate
@@ -198,13 +199,13 @@ class History:
             self.peak_rate = rate if is_first else max(rate, self.peak_rate)
             if view.is_success_at_best:
                 self.rate_at_best = self.peak_rate = rate
-        entropy = values.get("policy/entropy", math.nan)
+        entropy = values.get(ENTROPY, math.nan)
         if math.isfinite(entropy):
             self.entropy = entropy
             self.first_entropy = entropy if math.isnan(self.first_entropy) else self.first_entropy
         self.lag = values.get("rollout/staleness_mean", self.lag)
         kl = values.get("policy/stale_kl", values.get("policy/mismatch_kl", math.nan)) * values.get(
-            "rollout/num_sampled_tokens_mean", math.nan
+            SAMPLED_TOKENS, math.nan
         )
         if math.isfinite(kl):
             self.trajectory_kl = moving_average([kl], self.trajectory_kl)

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from echoscope.store.query import metric_keys
+
 from ...catalogue import metric
 from .series import Kind
 
@@ -93,7 +95,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     # --- format and validity
     _fall("closed", 0.2, "rollout/reasoning_closed_frac", "text/closed_reasoning_frac"),
     _fall("format", 0.2, "rollout/format_valid_frac"),
-    _fall("action", 0.2, "rollout/action_valid_frac", "text/valid_frac"),
+    _fall("action", 0.2, metric_keys.ACTION_VALID, "text/valid_frac"),
     _fall(
         "eval_action",
         0.2,
@@ -108,14 +110,14 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     _rise(
         "length",
         LN2,
-        "rollout/response_length_mean",
-        "rollout/num_sampled_tokens_mean",
+        metric_keys.RESPONSE_LENGTH,
+        metric_keys.SAMPLED_TOKENS,
         "text/num_chars_p50",
         transform="log",
     ),
     # --- entropy
-    _rise("entropy_up", LN2, "policy/entropy", transform="log"),
-    _fall("entropy_down", LN10, "policy/entropy", **_FROM_START),
+    _rise("entropy_up", LN2, metric_keys.ENTROPY, transform="log"),
+    _fall("entropy_down", LN10, metric_keys.ENTROPY, **_FROM_START),
     _fall(
         "conditional_entropy_down",
         LN10,
@@ -152,25 +154,25 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     _rise("loops", 0.2, "text/loop_frac", **_ESTIMATE),
     _rise("echo", 0.3, "text/echo_frac", **_ESTIMATE),
     # --- reward spread
-    _fall("spread", _QUARTER, "reward/group_std_mean", against="start", is_share=True, **_OF_TEN),
-    _size("zero_spread", 0.8, "reward/zero_std_frac", persist=5, **_OF_TEN),
+    _fall("spread", _QUARTER, metric_keys.GROUP_STD, against="start", is_share=True, **_OF_TEN),
+    _size("zero_spread", 0.8, metric_keys.ZERO_STD, persist=5, **_OF_TEN),
     # --- the update
     _rise(
         "gradient",
         6.0,
-        "optim/grad_norm",
+        metric_keys.GRAD_NORM,
         against="recent",
         transform="log",
         persist=1,
         warmup=10,
     ),
     _size("non_finite", 0.5, "optim/non_finite", **_AT_ONCE),
-    _size("regulariser", 1.0, "gradient/regulariser_ratio", window=3, persist=2, warmup=2),
+    _size("regulariser", 1.0, metric_keys.REGULARISER_RATIO, window=3, persist=2, warmup=2),
     _fall("success_logprob", 0.05, "policy/success_logprob", window=10, persist=10, warmup=10),
     _size("mismatch", 0.05, "policy/mismatch_kl"),
     _size("mismatch_ratio", 0.02, "policy/mismatch_ratio_gap"),
     _size("staleness", 1.0, "rollout/uncorrected_staleness", **_AT_ONCE),
-    _size("ref_kl", 1.0, "policy/ref_kl"),
+    _size("ref_kl", 1.0, metric_keys.REF_KL),
     _size("empty_selection", 0.5, "selection/is_empty", window=1, persist=5, warmup=1),
 )
 
@@ -205,7 +207,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     ),
     "policy/mismatch_ratio_gap": ("policy/mismatch_ratio_mean",),
     "rollout/uncorrected_staleness": ("rollout/staleness_mean", "off_policy/weight_mean"),
-    "gradient/regulariser_ratio": tuple(
+    metric_keys.REGULARISER_RATIO: tuple(
         f"gradient/{term}/all/norm" for term in ("policy", "entropy", "kl")
     ),
 }
@@ -231,15 +233,15 @@ def derived(values: Mapping[str, float]) -> dict[str, float]:
         # 0 where a permutation test cannot tell it from chance.
         is_chance = p_value > NOT_ABOVE_CHANCE
         out[f"{prefix}/retrieval_margin"] = 0.0 if is_chance else accuracy - chance
-    if "reward/zero_std_frac" not in values:
-        out["reward/zero_std_frac"] = values.get("reward/solved_frac", math.nan) + values.get(
+    if metric_keys.ZERO_STD not in values:
+        out[metric_keys.ZERO_STD] = values.get("reward/solved_frac", math.nan) + values.get(
             "reward/hopeless_frac", math.nan
         )
     task = values.get("gradient/policy/all/norm", math.nan)
     others = [values.get(f"gradient/{term}/all/norm", math.nan) for term in ("entropy", "kl")]
     finite = [norm for norm in others if math.isfinite(norm)]
     if task > 0 and finite:
-        out["gradient/regulariser_ratio"] = max(finite) / task
+        out[metric_keys.REGULARISER_RATIO] = max(finite) / task
     lag = values.get("rollout/staleness_mean", math.nan)
     out["rollout/uncorrected_staleness"] = 0.0 * lag if "off_policy/weight_mean" in values else lag
     ratio = values.get("policy/mismatch_ratio_mean", math.nan)
@@ -297,7 +299,7 @@ OUTCOMES: tuple[OutcomeSpec, ...] = (
     ),
     OutcomeSpec(
         name="success_train",
-        keys=("rollout/success_rate",),
+        keys=(metric_keys.SUCCESS_RATE,),
         kind="rate",
         trials="rollout/num_episodes",
         groups="rollout/num_groups",
@@ -308,7 +310,7 @@ OUTCOMES: tuple[OutcomeSpec, ...] = (
         kind="amount",
         is_fixed=True,
     ),
-    OutcomeSpec(name="reward", keys=("reward/return_mean",), kind="amount"),
+    OutcomeSpec(name="reward", keys=(metric_keys.RETURN_MEAN,), kind="amount"),
 )
 """The most trustworthy first."""
 SPECS: tuple[ChannelSpec | OutcomeSpec, ...] = (*CHANNELS, *OUTCOMES)

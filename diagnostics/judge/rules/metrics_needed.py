@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from echoscope.store.query import metric_keys
+
 from ...catalogue import metric
 from ...metric_entry import SHARE
 from ..courses.channels import SOURCES, SPECS
@@ -24,25 +26,25 @@ _KEYS = {
 """Channel -> the metric of it that most runs log: few have probe tasks."""
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
-    "rollout/success_rate": {"trl": "rewards/accuracy_reward/mean"},
+    metric_keys.SUCCESS_RATE: {"trl": "rewards/accuracy_reward/mean"},
     f"eval/{TAG}/success_rate": {"verl": "val-core/TAG/acc/mean@1"},
-    "reward/return_mean": {"verl": "critic/score/mean", "trl": "reward"},
-    "reward/group_std_mean": {"trl": "reward_std"},
-    "reward/zero_std_frac": {"trl": "frac_reward_zero_std"},
-    "policy/entropy": {"verl": "actor/entropy", "trl": "entropy"},
+    metric_keys.RETURN_MEAN: {"verl": "critic/score/mean", "trl": "reward"},
+    metric_keys.GROUP_STD: {"trl": "reward_std"},
+    metric_keys.ZERO_STD: {"trl": "frac_reward_zero_std"},
+    metric_keys.ENTROPY: {"verl": "actor/entropy", "trl": "entropy"},
     "rollout/length_limited_frac": {
         "verl": "response_length/clip_ratio",
         "trl": "completions/clipped_ratio",
     },
     "rollout/format_valid_frac": {"trl": "rewards/format_reward/mean"},
-    "optim/grad_norm": {"verl": "actor/grad_norm", "trl": "grad_norm"},
-    "policy/ref_kl": {"verl": "actor/kl_loss", "trl": "kl"},
+    metric_keys.GRAD_NORM: {"verl": "actor/grad_norm", "trl": "grad_norm"},
+    metric_keys.REF_KL: {"verl": "actor/kl_loss", "trl": "kl"},
 }
 """Metric -> trainer -> the column of its that is read as the metric."""
 TRAINERS = {"verl": "verl", "trl": "TRL"}
 """Whose names a file has -> how sentences call that trainer."""
 _OF_ROLLOUTS = ("text/", "info/")
-_USUAL = ("rollout/action_valid_frac", "rollout/success_rate")
+_USUAL = (metric_keys.ACTION_VALID, metric_keys.SUCCESS_RATE)
 """What most trainers of agents log, in one column or another."""
 
 

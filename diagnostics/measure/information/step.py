@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from echoscope.store.records import DiagnosticRecord, FloatArray, FloatArray64, Trajectory
 
 from ...config import InformationConfig
+from ..draws import SEED, generator
 from .cross_scores import CrossScores, Scorer, ScoringError, score_draw
 from .estimate import InformationEstimate, estimate
 from .pairs import Decode, Draw, draw_all_turns, draw_first_turn
 from .ragen import ragen_metrics, thinking_rates
-
-SEED = 20_260
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,7 +86,7 @@ def plan_information(
     Args:
         decode: token ids to text, control tokens included.
     """
-    rng = np.random.default_rng([SEED, step])
+    rng = generator(step)
     draws = (
         draw_first_turn(trajectories, config, rng, decode=decode),
         draw_all_turns(trajectories, rng, decode=decode),

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from echoscope.store.records import Split, Trajectory, Turn
 
+from ..draws import generator
+
 if TYPE_CHECKING:
     from .report import TextReport
 
@@ -184,7 +186,6 @@ MAX_STEPS = 60
 """Steps whose text is measured of an import, which stores what was measured."""
 MAX_TRAJECTORIES = 64
 """... and trajectories of each, whole groups first."""
-SEED = 20_260
 IN_ORDER = 8 * MAX_TRAJECTORIES
 """Of a step of at most so many trajectories, the sample stands in the order of their ids; of a
 larger one, group by group."""
@@ -212,4 +213,4 @@ def measure_sample(trajectories: Sequence[Trajectory]) -> TextReport:
     """What the text of such a sample says; equal samples, equal reports."""
     from .measures import text_metrics
 
-    return text_metrics(trajectories, np.random.default_rng(SEED))
+    return text_metrics(trajectories, generator())

@@ -9,8 +9,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from echoscope.text.pictures import grid_frame
+
 from ...base import EnvSpec, StepResult, hash_task
-from ...frames import grid_frame
 from ...params import board_shape, require, require_within
 from .geometry import (
     MOVES,

@@ -12,8 +12,9 @@ from string import ascii_uppercase
 
 import numpy as np
 
+from echoscope.text.pictures import grid_frame
+
 from ...base import EnvParamsError, EnvSpec, EnvUnavailableError, StepResult, hash_task
-from ...frames import grid_frame
 from ...params import board_shape, require, require_within
 from ..rows import cached_by_files
 from ..task_env import drawn

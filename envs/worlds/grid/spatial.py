@@ -8,8 +8,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from echoscope.text.pictures import grid_frame
+
 from ...base import EnvSpec, Observation, StepResult, hash_task, normalise
-from ...frames import grid_frame
 from ...params import require, require_within
 from ..task_env import TaskEnv
 from .geometry import Position, point

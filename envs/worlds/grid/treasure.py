@@ -11,8 +11,9 @@ from itertools import accumulate
 
 import numpy as np
 
+from echoscope.text.pictures import grid_frame
+
 from ...base import EnvParamsError, EnvSpec, StepResult, hash_task
-from ...frames import grid_frame
 from ...params import board_shape, require_within
 from .geometry import (
     MOVES,

@@ -7,6 +7,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from echoscope.text.pictures import card_frame
+
 from ...base import (
     EnvParamsError,
     EnvSpec,
@@ -16,7 +18,6 @@ from ...base import (
     hash_task,
     shorten,
 )
-from ...frames import card_frame
 from ...params import require, require_within
 from ..remote.http_client import checked_url
 from ..task_env import TaskEnv, drawn

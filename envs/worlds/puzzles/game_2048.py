@@ -11,8 +11,9 @@ from typing import Literal
 
 import numpy as np
 
+from echoscope.text.pictures import grid_frame
+
 from ...base import EnvSpec, StepResult, hash_task
-from ...frames import grid_frame
 from ...params import require, require_within
 from ..grid.geometry import Format, MoveEnv
 

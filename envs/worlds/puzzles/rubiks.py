@@ -14,8 +14,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from echoscope.text.pictures import grid_frame
+
 from ...base import EnvSpec, Observation, StepResult, hash_task
-from ...frames import grid_frame
 from ...params import require_within
 from ..task_env import TaskEnv
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from echoscope.text.network import STATUSES_OF_A_PROXY
 from echoscope.text.strict_json import parsed_json
 
 from ...base import (
@@ -343,7 +344,7 @@ class Link:
 
     def _tried(self, path: str, content: Mapping[str, Any], timeout_s: float) -> HttpAnswer:
         answer = self._client.ask("POST", path, encoded(content), timeout_s=timeout_s)
-        if answer.status in (502, 504) and b'"error"' not in answer.body[:20]:
+        if answer.status in STATUSES_OF_A_PROXY and b'"error"' not in answer.body[:20]:
             raise NoConnectionError(
                 f"something before it said {answer.status}", is_worth_a_retry=True
             )

@@ -34,7 +34,7 @@ from ...base import (
     shorten,
 )
 from ...params import require_within
-from ...workers.bounded import called_beside
+from ...workers.threads import in_thread
 from .protocol import VERSION, ProtocolError, WorldRequest, quoted, read_request
 
 Content = Mapping[str, Any]
@@ -310,7 +310,7 @@ class Sessions:
         self.counts["calls"] += 1
         try:
             async with self._slots:
-                return await _in_thread(call, self._limits.call_s)
+                return await _within(call, self._limits.call_s)
         except (RefusedError, ProtocolError):
             raise
         except TimeoutError:
@@ -337,7 +337,7 @@ class Sessions:
             await self._run("closing", session.close)
 
 
-async def _in_thread(call: Callable[[], Any], limit_s: float) -> Any:
+async def _within(call: Callable[[], Any], limit_s: float) -> Any:
     """What `call` returns or raises; leaving Python (`sys.exit`) is a RuntimeError here.
 
     Raises:
@@ -352,7 +352,8 @@ async def _in_thread(call: Callable[[], Any], limit_s: float) -> Any:
         except BaseException as problem:  # noqa: BLE001 - would end the event loop there
             return None, RuntimeError(f"{type(problem).__name__}: {problem}")
 
-    result, error = await asyncio.wait_for(asyncio.wrap_future(called_beside(work)), limit_s)
+    answer = asyncio.wrap_future(in_thread("echoscope-call", work))
+    result, error = await asyncio.wait_for(answer, limit_s)
     if error is not None:
         raise error
     return result

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from echoscope.text.pictures import card_frame
+
 from ...base import EnvSpec, EnvUnavailableError, Observation, StepResult, hash_task, shorten
-from ...frames import card_frame
 from ...params import require, require_within
 from ..remote.http_client import HttpError
 from ..rows import cached_by_files

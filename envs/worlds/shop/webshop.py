@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
+from echoscope.text.pictures import card_frame
+
 from ...base import EnvSpec, Observation, StepResult, hash_task, shorten
-from ...frames import card_frame
 from ...params import require, require_within
 from ..search.bm25 import MAX_QUERY_CHARS
 from ..task_env import TaskEnv, drawn

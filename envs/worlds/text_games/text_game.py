@@ -7,6 +7,8 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from echoscope.text.pictures import card_frame
+
 from ...base import (
     EnvUnavailableError,
     Observation,
@@ -14,7 +16,6 @@ from ...base import (
     hash_task,
     normalise,
 )
-from ...frames import card_frame
 from ..task_env import TaskEnv
 from .engine_process import GameEngineError, GameSession, shared_engine
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from echoscope.text.pictures import card_frame
+
 from ...base import (
     EnvParamsError,
     EnvSpec,
@@ -21,7 +23,6 @@ from ...base import (
     hash_task,
     shorten,
 )
-from ...frames import card_frame
 from ...params import require_known
 from ..task_env import TaskEnv
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from echoscope.text.pictures import card_frame
+
 from ...base import EnvSpec, Observation, StepResult, Tool, hash_task, normalise
-from ...frames import card_frame
 from ...params import require_within
 from .calculator import CalculationError, calculate, number_text, read_number
 from .tool_env import ToolEnv, spoken, tool_of

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...query.metric_keys import GROUP_STD, RETURN_MEAN, SUCCESS_RATE, ZERO_STD
 from ...records import (
     MAX_INDEX,
     RolloutBatch,
@@ -137,16 +138,16 @@ def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> 
     stds = [std for std, _ in groups]
     solved_of = [(std == 0, rate) for std, rate in groups if rate is not None]
     values = {
-        "reward/return_mean": _mean(returns),
+        RETURN_MEAN: _mean(returns),
         IS_RECONSTRUCTED: 1.0 if is_made_up else math.nan,
         "reward/return_std": float(np.std(returns, ddof=1)) if len(returns) > 1 else math.nan,
         "reward/return_min": min(returns, default=math.nan),
         "reward/return_max": max(returns, default=math.nan),
-        "reward/group_std_mean": _mean(stds),
-        "reward/zero_std_frac": _mean(std == 0 for std in stds),
+        GROUP_STD: _mean(stds),
+        ZERO_STD: _mean(std == 0 for std in stds),
         "reward/solved_frac": _mean(is_equal and rate == 1 for is_equal, rate in solved_of),
         "reward/hopeless_frac": _mean(is_equal and rate == 0 for is_equal, rate in solved_of),
-        "rollout/success_rate": _mean(solved),
+        SUCCESS_RATE: _mean(solved),
         "rollout/num_trajectories": float(len(training)) if training else math.nan,
         **num_outcomes(training),
         "rollout/num_turns_mean": _mean(t.num_turns for t in training),

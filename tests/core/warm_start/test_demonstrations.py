@@ -20,7 +20,6 @@ from echoscope.core.pretrained.policy_assets import train_tokenizer
 from echoscope.core.rollout.chat import ChatFormat
 from echoscope.core.rollout.context import Conversation, turn_messages
 from echoscope.core.warm_start.demonstrations import (
-    DEMONSTRATION_SEED_CODE,
     DemoMessage,
     Demonstration,
     Lesson,
@@ -37,6 +36,7 @@ from echoscope.envs import registry
 from echoscope.envs.base import Message, Observation
 from echoscope.envs.reserving import is_reserved
 from echoscope.envs.settings import EnvGroup
+from echoscope.envs.streams import DEMONSTRATION_CODE
 from echoscope.envs.worlds.grid.frozen_lake import FrozenLake
 from echoscope.text.replies import parse_response
 from echoscope.text.user_code import UserCodeError
@@ -92,7 +92,7 @@ def test_the_same_seed_gives_the_same_episodes_and_another_gives_others() -> Non
 
 
 def test_seeds_never_meet_those_of_training_and_evaluation() -> None:
-    assert {one.env_seed % 4 for one in lessons(LAKE, 0.5)} == {DEMONSTRATION_SEED_CODE}
+    assert {one.env_seed % 4 for one in lessons(LAKE, 0.5)} == {DEMONSTRATION_CODE}
 
 
 def test_replies_the_world_does_not_understand_are_shown_but_not_learned(chat: ChatFormat) -> None:
@@ -269,7 +269,7 @@ def test_a_world_without_an_expert_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_shares_are_probabilities() -> None:
-    with pytest.raises(SftError, match=r"careful is 1\.5, but must lie in \[0, 1\]"):
+    with pytest.raises(SftError, match=r"careful is 1\.5, but must be at least 0 and at most 1"):
         lesson(LAKE, 1.5, 1)
 
 

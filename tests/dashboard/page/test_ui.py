@@ -146,7 +146,7 @@ def test_without_a_word_of_it_there_are_defaults() -> None:
 def test_a_number_out_of_range_is_noted(step: str) -> None:
     page = asking(step=step)
     assert len(page.info) == 1
-    assert "between 1 and 99" in shown(page.info[0].value)
+    assert "at least 1 and at most 99" in shown(page.info[0].value)
 
 
 def test_every_malformed_word_is_noted() -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from echoscope.dashboard.replay.boards import board_html, describe
 from echoscope.dashboard.replay.frames import Card, Grid, read_frame
-from echoscope.envs.frames import card_frame, grid_frame
 from echoscope.envs.worlds.grid.frozen_lake import FrozenLake
 from echoscope.envs.worlds.grid.sokoban import Sokoban
+from echoscope.text.pictures import card_frame, grid_frame
 
 SVG = "{http://www.w3.org/2000/svg}"
 SHAPES = {"rect", "g", "path", "circle", "ellipse", "text"}
@@ -102,26 +102,26 @@ def test_frames_of_our_worlds_are_boards(world: FrozenLake | Sokoban) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ("[1]", "should be an object"),
-        ('{"kind":["grid"]}', "unknown kind, known are card and grid"),
-        ('{"kind":"grid","cells":["ab","c"],"size":[2,2],"legend":{}}', "rows of one length"),
-        ('{"kind":"grid","cells":["a"],"size":[1,2],"legend":{"a":"x"}}', "'size' differs"),
+        ("", "must be JSON"),
+        ("[" * 100_000, "must be JSON"),
+        ("[1]", "must be a JSON object"),
+        ('{"kind":["grid"]}', "of kind 'grid' or 'card'"),
+        ('{"kind":"grid","cells":["ab","c"],"size":[2,2],"legend":{}}', "strings of one length"),
+        ('{"kind":"grid","cells":["a"],"size":[1,2],"legend":{"a":"x"}}', "'size' must be"),
         ('{"kind":"grid","cells":["a"],"size":[1,1],"legend":{}}', "'legend' must name"),
-        ('{"kind":"grid","cells":["a"],"size":[1,1],"legend":{"a":1}}', "legend.a: "),
-        (json.dumps(WIDE), "at most 4,096 are drawn"),
-        ('{"kind":"card","lines":"x"}', "lines: "),
-        (LAKE.replace("[0,0]", "[true,0]"), "overlays.0.at.0: "),
-        (LAKE.replace("[0,0]", "[0,7]"), "outside the grid"),
-        (LAKE.replace('"player"', "7"), "overlays.0.is: "),
+        ('{"kind":"grid","cells":["a"],"size":[1,1],"legend":{"a":1}}', "'legend' must name"),
+        (json.dumps(WIDE), "may have 4,096"),
+        ('{"kind":"card","lines":"x"}', "'lines' a list of strings"),
+        (LAKE.replace("[0,0]", "[true,0]"), "'overlays' must"),
+        (LAKE.replace("[0,0]", "[0,7]"), "on the grid"),
+        (LAKE.replace('"player"', "7"), "'overlays' must"),
         ("x" * 300_000, "300,000 characters"),
     ],
 )
 def test_what_is_no_frame_is_a_card_that_says_why(text: str, problem: str) -> None:
     card = read_frame(text)
     assert isinstance(card, Card)
-    assert problem in card.title
+    assert problem in card.lines[0]
     parse(board_svg(text))
 
 
@@ -189,7 +189,7 @@ def test_blocks_doors_and_keys_are_drawn() -> None:
     assert 'id="es-red-door"' in drawn
     assert "M48 16v64M16 48h64" in drawn  # one line down, one across, in the middle
     assert "M48" not in board_svg(json.dumps(board))
-    assert "block: " in board_svg(json.dumps(board | {"block": 0}))
+    assert "Not a frame" in board_svg(json.dumps(board | {"block": 0}))
 
 
 def test_a_card_breaks_between_words() -> None:

@@ -13,7 +13,7 @@ from echoscope.dashboard.replay.boards import picture_html
 from echoscope.dashboard.replay.html import turn_boards
 from echoscope.dashboard.replay.panels import trajectory_json
 from echoscope.store.records import Trajectory, Turn
-from echoscope.text.png import encode_picture
+from echoscope.text.pictures import encode_picture
 
 Image = pytest.importorskip("PIL.Image")
 RED = encode_picture(Image.new("RGB", (8, 8), (255, 0, 0)))

@@ -15,7 +15,7 @@ from shown_figures import shown_figures
 from streamlit.testing.v1 import AppTest
 
 from echoscope.diagnostics.measure.outcomes import mean_estimate
-from echoscope.diagnostics.metric_entry import ENTROPY
+from echoscope.store.query.metric_keys import ENTROPY
 from echoscope.store.reader import open_run
 from echoscope.store.records import CommandAction
 from echoscope.store.steer.commands import new_command, post

@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from tables import columns_of
 
 from echoscope.dashboard.data import verdict_cache as judging
-from echoscope.diagnostics.metric_entry import RESPONSE_LENGTH
+from echoscope.store.query.metric_keys import RESPONSE_LENGTH
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, StepMetrics
 
 OpenPage = Callable[..., AppTest]

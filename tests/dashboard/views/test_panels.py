@@ -12,7 +12,7 @@ from made_run import make_run
 from shown_figures import shown_figures
 from streamlit.testing.v1 import AppTest
 
-from echoscope.diagnostics.metric_entry import ENTROPY, SUCCESS
+from echoscope.store.query.metric_keys import ENTROPY, SUCCESS_RATE
 from echoscope.store.reader import open_run
 from echoscope.store.steer.panels import FILE, Panel, add, read_pages
 
@@ -59,7 +59,7 @@ def test_several_runs_are_lines_of_one_panel(root: Path, open_page: OpenPage) ->
 
 
 def test_a_built_in_chart_over_tokens(root: Path, open_page: OpenPage) -> None:
-    make_run(root / "c", 4, values=lambda step: {SUCCESS: 0.5})
+    make_run(root / "c", 4, values=lambda step: {SUCCESS_RATE: 0.5})
     add(root, "main", Panel(chart="success", x="tokens"))
     page = open_page("panels", root, run="c")
     assert "training" in lines(page)

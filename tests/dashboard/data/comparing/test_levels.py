@@ -25,7 +25,7 @@ from echoscope.dashboard.data.comparing.levels import (
     summary,
 )
 from echoscope.diagnostics.measure.outcomes import mean_estimate, rate_estimate
-from echoscope.diagnostics.metric_entry import ENTROPY, SUCCESS
+from echoscope.store.query.metric_keys import ENTROPY, SUCCESS_RATE
 
 STEP_TIME = "time/step_s"
 
@@ -78,12 +78,12 @@ def test_a_share_never_leaves_0_to_1_and_a_run_alone_has_no_band() -> None:
 
 
 def test_runs_without_any_spread_count_with_all_of_their_episodes() -> None:
-    assert level_words(group(SUCCESS, 0.0, 0.0, 0.0, episodes=640)) == "0.0 % (0.0 to 1.0)"
+    assert level_words(group(SUCCESS_RATE, 0.0, 0.0, 0.0, episodes=640)) == "0.0 % (0.0 to 1.0)"
 
 
 def test_one_sixteenth_against_three_sixteenths_cannot_be_told_apart() -> None:
     """The complaint of users: a step of 1/16 against one of 3/16 was told as +200 %."""
-    few, more = (level_of(SUCCESS, [run(share, episodes=16)]) for share in (1 / 16, 3 / 16))
+    few, more = (level_of(SUCCESS_RATE, [run(share, episodes=16)]) for share in (1 / 16, 3 / 16))
     gap = gap_between(more, few)
     assert not gap.is_apart
     assert gap_words(gap).startswith("cannot be told apart: +12.5 points (")
@@ -91,7 +91,10 @@ def test_one_sixteenth_against_three_sixteenths_cannot_be_told_apart() -> None:
 
 
 def test_a_difference_of_shares_is_in_points_and_one_of_amounts_also_a_ratio() -> None:
-    low, high = group(SUCCESS, 0.1, 0.12, 0.11), group(SUCCESS, 0.5, 0.55, 0.6, first_seed=5)
+    low, high = (
+        group(SUCCESS_RATE, 0.1, 0.12, 0.11),
+        group(SUCCESS_RATE, 0.5, 0.55, 0.6, first_seed=5),
+    )
     assert gap_words(gap_between(high, low)).startswith("higher: +44.0 points (+")
     quick, slow = group(STEP_TIME, 9.0, 10.0, 11.0), group(STEP_TIME, 19.0, 20.0, 21.0)
     words = gap_words(gap_between(slow, quick))
@@ -104,11 +107,11 @@ def test_a_difference_of_shares_is_in_points_and_one_of_amounts_also_a_ratio() -
 def test_equal_seeds_are_compared_seed_by_seed() -> None:
     """What a seed does to both groups cancels."""
     luck = [0.1, 0.3, 0.5, 0.7]
-    base = group(SUCCESS, *luck)
-    better = group(SUCCESS, *(value + 0.1 + 0.01 * n for n, value in enumerate(luck)))
+    base = group(SUCCESS_RATE, *luck)
+    better = group(SUCCESS_RATE, *(value + 0.1 + 0.01 * n for n, value in enumerate(luck)))
     paired = gap_between(better, base)
     assert (paired.is_paired, paired.is_apart) == (True, True)
-    others = group(SUCCESS, *(value + 0.1 for value in luck), first_seed=10)
+    others = group(SUCCESS_RATE, *(value + 0.1 for value in luck), first_seed=10)
     unpaired = gap_between(others, base)
     assert (unpaired.is_paired, unpaired.is_apart) == (False, False)
 
@@ -126,7 +129,7 @@ def test_seeds_pair_only_where_both_played_the_same_tasks() -> None:
     assert not gap.is_paired
     noise_of_tasks = 1.96 * math.sqrt((0.52 * 0.48 + 0.92 * 0.08) / (5 * 64))
     assert (gap.difference.high - gap.difference.low) / 2 > noise_of_tasks
-    unknown = level_of(SUCCESS, [run(0.1 * n, n, played=None) for n in range(5)])
+    unknown = level_of(SUCCESS_RATE, [run(0.1 * n, n, played=None) for n in range(5)])
     assert not gap_between(unknown, unknown).is_paired
 
 
@@ -144,12 +147,12 @@ def test_a_metric_that_a_group_lacks_is_said_to_be_missing() -> None:
 
 def test_the_summary_names_the_highest_and_counts_the_others() -> None:
     of = {
-        "a": group(SUCCESS, 0.1, 0.12, 0.11),
-        "b": group(SUCCESS, 0.11, 0.13, 0.1, first_seed=3),
-        "c": group(SUCCESS, 0.8, 0.82, 0.81, first_seed=6),
+        "a": group(SUCCESS_RATE, 0.1, 0.12, 0.11),
+        "b": group(SUCCESS_RATE, 0.11, 0.13, 0.1, first_seed=3),
+        "c": group(SUCCESS_RATE, 0.8, 0.82, 0.81, first_seed=6),
     }
     gaps: dict[str, Gap] = {name: gap_between(of[name], of["a"]) for name in ("b", "c")}
-    assert summary(SUCCESS, of, gaps, "a") == (
+    assert summary(SUCCESS_RATE, of, gaps, "a") == (
         f"Success in training is highest for c: {level_words(of['c'])}. "
         "Against a: 1 group is higher, 1 group cannot be told apart from it."
     )
@@ -185,7 +188,9 @@ def test_the_interval_over_seeds_holds_the_truth_as_often_as_it_says() -> None:
 
     def five_seeds(random: np.random.Generator) -> GroupLevel:
         rates = random.beta(4, 16, size=5)
-        return group(SUCCESS, *(random.binomial(320, rate) / 320 for rate in rates), episodes=320)
+        return group(
+            SUCCESS_RATE, *(random.binomial(320, rate) / 320 for rate in rates), episodes=320
+        )
 
     assert coverage(five_seeds, 0.2, 600) > 0.92
 

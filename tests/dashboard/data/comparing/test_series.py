@@ -22,7 +22,7 @@ from echoscope.dashboard.data.comparing.series import (
     run_level,
 )
 from echoscope.dashboard.data.curves import step_axis
-from echoscope.diagnostics.metric_entry import ENTROPY, SUCCESS
+from echoscope.store.query.metric_keys import ENTROPY, SUCCESS_RATE
 
 EVALUATED = "eval/lake/success_rate"
 
@@ -70,9 +70,9 @@ def test_a_level_is_the_mean_over_the_window_and_counts_its_episodes(runs: tuple
     ).to_numpy()
     level = run_level("b", bucketed("b", [ENTROPY], 1), ENTROPY, (2, 4), width=1, seed="0")
     assert (level.mean, level.num_points) == (expected, count)
-    rows = bucketed("b", [SUCCESS], 1)
-    success = pd.concat([rows, table(*((SUCCESS, n, 0.5) for n in range(5)))])
-    assert run_level("b", success, SUCCESS, (2, 4), width=1, seed="0").num_episodes == 12
+    rows = bucketed("b", [SUCCESS_RATE], 1)
+    success = pd.concat([rows, table(*((SUCCESS_RATE, n, 0.5) for n in range(5)))])
+    assert run_level("b", success, SUCCESS_RATE, (2, 4), width=1, seed="0").num_episodes == 12
 
 
 def test_the_same_tasks_count_once_however_often_they_are_played() -> None:

@@ -162,13 +162,13 @@ def test_every_map_is_solvable_within_its_limits(
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"size": 1}, r"each side must lie in \[2, 16\]"),
-        ({"size": [4, 17]}, r"each side must lie in \[2, 16\]"),
+        ({"size": 1}, r"each side must be at least 2 and at most 16"),
+        ({"size": [4, 17]}, r"each side must be at least 2 and at most 16"),
         ({"slip": 1.5}, "slip is 1.5"),
         ({"hole_probability": -0.1}, "hole_probability is -0.1"),
         ({"holes": 15}, "room for at most 14"),
         ({"holes": 2.0}, "holes is 2.0, but must be an integer or null"),
-        ({"min_distance": 7}, r"must lie in \[1, 6\] on a 4x4 board"),
+        ({"min_distance": 7}, r"must be at least 1 and at most 6 on a 4x4 board"),
         ({"min_distance": 3, "max_distance": 2}, "at least min_distance"),
         ({"observation": "image"}, "must be one of 'grid', 'coord', 'both', 'relative'"),
     ],

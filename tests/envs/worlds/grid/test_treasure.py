@@ -130,10 +130,10 @@ def test_the_task_is_the_maze_and_not_its_observation() -> None:
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ({"size": 2}, "each side must lie in"),
-        ({"size": [3, 11]}, "each side must lie in"),
-        ({"keys": 5}, "keys is 5, but must lie in"),
-        ({"min_solution": 50}, "min_solution is 50, but must lie in"),
+        ({"size": 2}, "each side must be at least"),
+        ({"size": [3, 11]}, "each side must be at least"),
+        ({"keys": 5}, "keys is 5, but must be at least"),
+        ({"min_solution": 50}, "min_solution is 50, but must be at least"),
         ({"size": 3, "min_solution": 40}, "treasure drew no maze of 3x3 rooms with 2 keys"),
     ],
 )

@@ -127,7 +127,7 @@ def test_the_default_has_boards_enough_to_keep_some_for_evaluation() -> None:
         ({"goal": 100}, "power of two"),
         ({"side": 2, "goal": 32}, "from 8 to 16"),
         ({"side": 9}, "side"),
-        ({"start_tiles": 16}, r"start_tiles is 16, but must lie in \[1, 15\]"),
+        ({"start_tiles": 16}, r"start_tiles is 16, but must be at least 1 and at most 15"),
         ({"goal_reward": -1.0}, "goal_reward is -1"),
     ],
 )

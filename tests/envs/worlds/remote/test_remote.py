@@ -32,7 +32,7 @@ from echoscope.envs.worlds.bandit import Bandit
 from echoscope.envs.worlds.remote.http_client import HttpAnswer, HttpClient, NoConnectionError
 from echoscope.envs.worlds.remote.remote import RemoteError, UnreachableError
 from echoscope.envs.worlds.remote.sessions import Served, SessionLimits
-from echoscope.text.png import encode_picture
+from echoscope.text.pictures import encode_picture
 
 SERVED = {
     "frozen_lake": {"slip": 0.3, "observation": "both"},

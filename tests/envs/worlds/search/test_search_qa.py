@@ -13,7 +13,6 @@ import pytest
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvError, Message, StepResult, TextEnv
-from echoscope.envs.frames import read_frame
 from echoscope.envs.worlds.search.passages import (
     Passage,
     PassageIndex,
@@ -21,6 +20,7 @@ from echoscope.envs.worlds.search.passages import (
     read_passages,
 )
 from echoscope.envs.worlds.search.search_qa import SearchQa
+from echoscope.text.pictures import read_frame
 
 pytest.importorskip("bm25s")
 PASSAGES = [
@@ -269,7 +269,7 @@ def test_foreign_text_is_cleaned() -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"results": 0}, "results is 0, but must lie in [1, 50]"),
+        ({"results": 0}, "results is 0, but must be at least 1 and at most 50"),
         ({"max_chars": 5}, "max_chars is 5"),
         ({"hops": 7}, "has no question with 7 passages of evidence"),
         ({"retriever": "http"}, "retriever: http needs a url"),

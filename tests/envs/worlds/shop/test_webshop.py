@@ -175,7 +175,7 @@ def test_training_and_evaluation_can_be_kept_apart() -> None:
         ({"products": "a.json"}, "products and attributes go together"),
         ({"human_goals": "a.json"}, "human_goals needs products and attributes"),
         ({"num_products": 0}, "num_products is 0, but must be at least 1"),
-        ({"page_size": 51}, r"page_size is 51, but must lie in \[1, 50\]"),
+        ({"page_size": 51}, r"page_size is 51, but must be at least 1 and at most 50"),
     ],
 )
 def test_impossible_parameters_are_refused(params: dict[str, object], sentence: str) -> None:

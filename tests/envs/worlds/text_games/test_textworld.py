@@ -55,7 +55,7 @@ def test_without_the_package_one_sentence_says_how_to_get_it(
     [("rooms", 0), ("objects", 41), ("quests", 6), ("quest_length", 21), ("games", 0)],
 )
 def test_wrong_parameters(name: str, value: int) -> None:
-    with pytest.raises(EnvParamsError, match=f"{name} is {value}, but must lie in"):
+    with pytest.raises(EnvParamsError, match=f"{name} is {value}, but must be at least"):
         TextWorldConfig(**{name: value})
 
 

@@ -1,4 +1,4 @@
-"""Pictures: what is one, what is refused, and what names it."""
+"""Pictures and frames: what is one, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ import zlib
 import pytest
 from PIL import Image
 
-from echoscope.text.png import (
+from echoscope.text.pictures import (
     MAX_BYTES,
     MAX_SIDE,
     PictureError,
+    card_frame,
     encode_picture,
+    grid_frame,
     open_picture,
     picture_key,
     picture_size,
+    read_frame,
 )
 
 RED = encode_picture(Image.new("RGB", (3, 2), (255, 0, 0)))
@@ -73,3 +76,28 @@ def test_anything_else_is_refused_in_one_sentence(png: bytes, message: str) -> N
     with pytest.raises(PictureError, match=message) as refusal:
         open_picture(png)
     assert "\n" not in str(refusal.value)
+
+
+def test_frames_read_back() -> None:
+    grid = grid_frame(["#_"], {"#": "wall", "_": "floor"}, [("player", (0, 1))])
+    assert read_frame(grid)["overlays"] == [{"is": "player", "at": [0, 1]}]
+    assert read_frame(card_frame("Title", ["a", "b"]))["lines"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "[]",
+        '{"kind":"film"}',
+        '{"kind":"card","lines":[1]}',
+        '{"kind":"grid","cells":[]}',
+        '{"kind":"grid","size":[1,1],"cells":["##"],"legend":{"#":"wall"}}',
+        '{"kind":"grid","size":[1,2],"cells":["#x"],"legend":{"#":"wall"}}',
+        '{"kind":"grid","size":[1,1],"cells":["#"],"legend":{"#":"wall"},'
+        '"overlays":[{"is":"player","at":[0,1]}]}',
+        '{"kind":"grid","size":[1,5000],"cells":["' + "#" * 5000 + '"],"legend":{"#":"wall"}}',
+    ],
+)
+def test_bad_frames_are_refused(frame: str) -> None:
+    with pytest.raises(ValueError, match=r"grid|card"):
+        read_frame(frame)
