@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM := false
 # Where it is set, every command that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test test-all test-long coverage test-browser test-browser-long test-pretrained test-gpu test-multi-gpu test-ranks test-s3 test-launchers test-vllm test-ray test-textworld test-install test-cure cures cures-tables test-trl test-eval test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench generalisation findings bench-pretrained policy search-data clean
+.PHONY: help install demo docs test test-all test-long coverage test-browser test-browser-long test-pretrained test-gpu test-multi-gpu test-ranks test-s3 test-launchers test-vllm test-ray test-textworld test-install test-cure cures cures-tables test-trl test-eval test-notify test-sinks test-peers test-exports test-notebook test-docs test-worlds test-lean test-kill test-harness lint bench generalisation findings bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -33,10 +33,10 @@ PLAIN := not slow and not browser and not gpu and not vllm and not ray and not r
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test: install lint  ## Lint, types, and all tests that take no long time
-	$(PYTEST) -m '$(PLAIN) and not long'
+	$(PYTEST) -m '$(PLAIN) and not long and not docs'
 
 # First what .ci/run has too, then by time. -k: what comes after a failure is run as well.
-EVERY := test test-ranks test-s3 test-notify test-trl test-eval test-sinks test-browser \
+EVERY := test test-docs test-ranks test-s3 test-notify test-trl test-eval test-sinks test-browser \
   test-browser-long test-notebook test-worlds search-data test-exports test-peers test-lean test-pretrained \
   test-ray test-launchers test-textworld test-vllm test-install test-long test-kill test-harness test-cure
 test-all: export HF_HUB_OFFLINE := 1
@@ -44,6 +44,9 @@ test-all: export ECHOSCOPE_SANDBOX := required
 
 test-all:  ## All tests that need no GPU, about three hours
 	$(MAKE) -k $(EVERY)
+
+test-docs: install  ## Commands, Python blocks, verdicts and plug-ins of the pages, as they are written
+	$(PYTEST) -m docs tests/docs
 
 test-long: install  ## Tests that take seconds each: trainings, killed processes, odd input, made worlds
 	$(PYTEST) -m '$(PLAIN) and long'
@@ -154,7 +157,7 @@ test-eval: install  ## Models behind OpenAI's and Anthropic's protocols, on the 
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[eval]' anthropic
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long' tests/core/evaluation/test_providers.py tests/core/evaluation/test_inspect_tasks.py
 
-test-install: install  ## A wheel outside of here, the base beside verl, TRL and verifiers, what editors see (150 MB)
+test-install: install  ## Wheel and sdist outside of here, the base beside verl, TRL and verifiers, what editors see (150 MB)
 	$(BIN)/pip install --quiet --disable-pip-version-check build basedpyright
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/test_light_install.py
 

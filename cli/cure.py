@@ -42,8 +42,8 @@ def cure(
 ) -> None:
     """Compare treatments of a collapsed run as short branches, and go on with the one that holds.
 
-    The run itself is never touched. Interrupted, the same command goes on. Exit code 0: a treatment
-    holds; 3: none does.
+    The run itself is never touched. Interrupted, or after the minutes, the same command goes on.
+    Exit code 0: a treatment holds; 3: none does yet.
     """
     from echoscope.diagnostics.tools.curing import begun, compare, promote, winner
     from echoscope.store.log.layout import Layout

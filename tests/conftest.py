@@ -122,3 +122,16 @@ def make_config(config_file: Path) -> Callable[..., RunConfig]:
         return load_config(file=config_file, overrides=overrides)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def recorded_root(
+    make_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A root with one run, `tiny`, that a trainer recorded. Tests only read it."""
+    from echoscope.core.run.launch import start
+    from echoscope.core.run.observers import SilentEvents
+
+    root = tmp_path_factory.mktemp("recorded")
+    assert start(make_config(), root / "tiny", SilentEvents()) == "finished"
+    return root

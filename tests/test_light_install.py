@@ -1,4 +1,4 @@
-"""A wheel in a clean environment, the base beside other trainers' pins, and what editors see.
+"""Wheel and sdist outside of here, the base beside other trainers' pins, and what editors see.
 
 `make test-install`: it downloads 150 MB, and the metadata of verl, TRL and verifiers.
 """
@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+BESIDE = "\n".join(path for path in sys.path if path.endswith("-packages"))
+"""Where the packages of these tests lie."""
 PEERS = ("verl==0.9.1", "trl==1.16.0", "verifiers==0.4.0")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
@@ -31,10 +33,15 @@ def run(*command: str | Path, cwd: Path, expect: int = 0) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from the source distribution, so that one is whole, too."""
-    built = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--outdir", built, ROOT, cwd=ROOT)
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the source distribution, and of the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=ROOT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
     return next(built.glob("*.whl"))
 
 
@@ -116,6 +123,23 @@ def test_the_base_moves_no_package_of_another_trainer(
     alone, with_ours = resolved(peer), resolved(peer, wheel)
     moved = {name: with_ours.get(name) for name in alone if with_ours.get(name) != alone[name]}
     assert moved == {}
+
+
+@pytest.mark.parametrize("kind", ["whl", "tar.gz"])
+def test_the_demo_trains_outside_of_here(kind: str, built: Path, tmp_path: Path) -> None:
+    """With the packages of the extra `train` that these tests have: torch is gigabytes."""
+    run(sys.executable, "-m", "venv", "env", cwd=tmp_path)
+    bin_folder = tmp_path / "env" / "bin"
+    query = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    own = Path(run(bin_folder / "python", "-c", query, cwd=tmp_path).strip())
+    (own / "beside.pth").write_text(BESIDE, encoding="utf-8")
+    (package,) = built.glob(f"*.{kind}")
+    run(bin_folder / "pip", "install", "-q", "--no-deps", package, cwd=tmp_path)
+    query = "import echoscope; print(echoscope.__file__)"
+    assert str(own) in run(bin_folder / "python", "-c", query, cwd=tmp_path)
+    told = run(bin_folder / "echoscope", "demo", "--headless", "steps=2", cwd=tmp_path)
+    assert "run finished" in told
+    run(bin_folder / "echoscope", "runs", "verify", *(tmp_path / "runs").iterdir(), cwd=tmp_path)
 
 
 SCRIPT = """\

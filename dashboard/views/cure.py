@@ -23,6 +23,7 @@ from echoscope.diagnostics.tools.curing import (
     HELD,
     best_success,
     cure_of,
+    is_compared,
     proposed,
     standing,
     table,
@@ -143,7 +144,7 @@ def _comparison(run_id: str, cure: Cure, *, may_choose: bool) -> None:
             f"Go on with {row['number']}", key=f"cure_promote_{row['number']}"
         ):
             _do(partial(curing.promote, path, arm.run_id, author=question.asker()))
-    is_complete = chosen is not None or all(arm.run_id or arm.ended for arm in cure.arms)
+    is_complete = chosen is not None or is_compared(path, cure)
     if may_choose and not is_complete and st.button("Go on comparing", key="cure_resume"):
         _compare(path, cure.steps, DEFAULT_MINUTES)
 

@@ -9,6 +9,8 @@ each, branches that are worse than the best beyond chance, or that collapse, tra
 from __future__ import annotations
 
 import math
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -28,6 +30,7 @@ from echoscope.store.records import AlarmSeverity, CommandAction
 from echoscope.store.status import RUNNING
 from echoscope.store.steer.commands import new_command, post
 from echoscope.store.steer.cures import FOLDER, Arm, Cure, read_cure, write_cure
+from echoscope.store.steer.rewinds import is_begun
 from echoscope.store.steer.steering import override_words
 from echoscope.text.amounts import percent
 
@@ -42,9 +45,11 @@ GRACE_STEPS = 10
 """The first steps of a branch, whose alarms may be about what came before."""
 HELD = 0.8
 """Share of the best success before the collapse from which a treatment holds."""
+FAILED = "the branch failed: "
+"""Begins why such a branch was stopped: the next `compare` tries it again."""
 _LOOK_S = 0.5
 _PATIENCE_S = 300.0
-"""How long a branch may take to begin, and to end once it is told to."""
+"""How long a branch may take to end once the minutes are over."""
 
 OnChange = Callable[[Cure, str], None]
 """Told of the cure as it stands, and what happened."""
@@ -129,11 +134,17 @@ def cure_of(run: Path, proposed: Proposals, *, by: str, steps: int) -> Cure:
 def compare(run: Path, cure: Cure, *, minutes: float, on_change: OnChange) -> Cure:
     """Train the branches of a cure until one can be chosen, or the minutes are over.
 
+    Those that failed before, or whose folders are gone, are tried again.
+
     Raises:
-        CureError: no branch begins.
-        OSError: the disk refuses.
+        CureError: all branches fail.
+        StoreError: the disk refuses; the record is as it was.
     """
     deadline = time.monotonic() + 60 * minutes
+    for index, arm in enumerate(cure.arms):
+        is_gone = bool(arm.run_id) and not is_begun(run.parent / arm.run_id)
+        if is_gone or arm.ended.startswith(FAILED):
+            cure = cure.with_arm(index, ended="", run_id="" if is_gone else arm.run_id)
     write_cure(run, cure)
     for part in range(1, PARTS + 1):
         target = math.ceil(cure.steps * part / PARTS)
@@ -145,12 +156,16 @@ def compare(run: Path, cure: Cure, *, minutes: float, on_change: OnChange) -> Cu
                 cure = cure.with_arm(index, run_id=run_id)
             except CureError as error:
                 cure = cure.with_arm(index, ended=str(error), run_id=_branch_of(run, arm))
-                on_change(cure, f"treatment {index + 1} failed: {error}")
+                on_change(cure, f"treatment {index + 1}: {error}")
             write_cure(run, cure)
         cure = _without_losers(run, cure, on_change)
         write_cure(run, cure)
-    if not any(arm.run_id for arm in cure.arms):
-        raise CureError(f"{run.name}: no branch was trained: {cure.arms[0].ended}")
+    if all(arm.ended.startswith(FAILED) for arm in cure.arms):
+        why = cure.arms[0].ended.removeprefix(FAILED)
+        raise CureError(
+            f"{run.name}: all branches failed, the first because: {why}. Put that right; the same "
+            "command tries them again"
+        )
     return cure
 
 
@@ -184,6 +199,13 @@ def winner(run: Path, cure: Cure) -> tuple[Arm | None, str]:
     Raises:
         StoreError: a run cannot be read.
     """
+    if all(arm.ended for arm in cure.arms):
+        return None, "No treatment holds: every branch failed or ended early."
+    if not is_compared(run, cure):
+        return None, (
+            f"No treatment is chosen yet: not every branch has trained its {cure.steps} steps. "
+            "The same command goes on; --choose BRANCH goes on with one as it stands."
+        )
     stands = [entry for entry in _compared(run, cure) if not math.isnan(entry[2].level)]
     if not stands:
         return None, "No treatment has a success to compare: train the branches longer (--steps)."
@@ -200,6 +222,25 @@ def winner(run: Path, cure: Cure) -> tuple[Arm | None, str]:
         arm,
         f"Treatment {number} holds: {level}; the best before the collapse was {percent(best)}.",
     )
+
+
+def is_compared(run: Path, cure: Cure) -> bool:
+    """Whether every branch has trained its steps, or ended early.
+
+    Raises:
+        StoreError: a run cannot be read.
+    """
+    going = [(arm, run.parent / arm.run_id) for arm in cure.arms if not arm.ended]
+    return all(
+        arm.run_id and is_begun(branch) and _is_over(branch, arm, cure.steps)
+        for arm, branch in going
+    )
+
+
+def _is_over(branch: Path, arm: Arm, num_steps: int) -> bool:
+    """Whether a branch has trained so many steps, or all that it has."""
+    info = open_run(branch).info()
+    return info.last_step - arm.checkpoint >= num_steps or info.status == "finished"
 
 
 def standing(reader: RunReader, checkpoint: int) -> BranchStanding:
@@ -267,12 +308,14 @@ def _trained(run: Path, arm: Arm, num_steps: int, deadline: float, look: Callabl
         CureError: the branch fails.
     """
     run_id = arm.run_id or _branch_of(run, arm)
-    if run_id:
-        info = open_run(run.parent / run_id).info()
-        if info.last_step - arm.checkpoint >= num_steps or info.status == "finished":
-            return run_id
+    if run_id and open_run(run.parent / run_id).info().status == RUNNING:
+        # A cure that was killed left it: two processes cannot train it.
+        _follow(None, run, arm, num_steps, deadline, look)
+    if run_id and _is_over(run.parent / run_id, arm, num_steps):
+        return run_id
     log = run.parent / FOLDER / f"{run.name}-{arm.reason.split(':')[0].replace(' ', '-')}.log"
     with log.open("ab") as output:
+        begins_at = output.tell()
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "echoscope", *_words(run, arm, run_id)],
             stdin=subprocess.DEVNULL,
@@ -286,9 +329,12 @@ def _trained(run: Path, arm: Arm, num_steps: int, deadline: float, look: Callabl
         process.terminate()  # it stops with a checkpoint, and may be resumed
         raise
     if process.returncode != 0 or not run_id:
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        last = lines[-1].removeprefix("error: ") if lines else "it ended silently"
-        raise CureError(f"the branch failed: {last[:500]}")
+        said = log.read_bytes()[begins_at:].decode(errors="replace").strip().splitlines()
+        why = said[-1].removeprefix("error: ")[:500] if said else "it ended silently"
+        if process.returncode < 0:
+            name = signal.Signals(-process.returncode).name
+            why = f"{name} ended its process, as the system does where memory runs out"
+        raise CureError(f"{FAILED}{why}")
     return run_id
 
 
@@ -306,23 +352,36 @@ def _words(run: Path, arm: Arm, run_id: str) -> list[str]:
 
 
 def _follow(
-    process: subprocess.Popen[bytes],
+    process: subprocess.Popen[bytes] | None,
     run: Path,
     arm: Arm,
     num_steps: int,
     deadline: float,
     look: Callable[[], None],
 ) -> str:
-    """Wait until the process ends, which is told to once the branch has trained enough."""
-    run_id, is_told = arm.run_id, False
-    while process.poll() is None:
+    """Wait until a branch ends, which is told to once it has trained enough.
+
+    Args:
+        process: that trains it; None where it is somebody else's.
+    """
+    run_id, is_told = arm.run_id or _branch_of(run, arm), False
+
+    def is_going() -> bool:
+        if process is not None:
+            return process.poll() is None
+        return open_run(run.parent / run_id).info().status == RUNNING
+
+    while is_going():
         time.sleep(_LOOK_S)
+        if time.monotonic() >= deadline + _PATIENCE_S:
+            if process is not None:
+                os.killpg(process.pid, signal.SIGKILL)
+            raise CureError(f"{FAILED}its process did not end when the minutes were over")
         run_id = run_id or _branch_of(run, arm)
         if not run_id or is_told:
             continue
-        info = open_run(run.parent / run_id).info()
-        is_over = info.last_step - arm.checkpoint >= num_steps or time.monotonic() >= deadline
-        if is_over and info.status == RUNNING:
+        is_due = time.monotonic() >= deadline or _is_over(run.parent / run_id, arm, num_steps)
+        if is_due and open_run(run.parent / run_id).info().status == RUNNING:
             stop = new_command(
                 run_id, CommandAction.STOP, issued_by="cure", reason="its part is over"
             )
@@ -341,7 +400,7 @@ def _branch_of(run: Path, arm: Arm) -> str:
             origin = open_run(row.path).info().config.get("branched_from") or {}
         except StoreError:
             continue
-        if origin.get("reason") == arm.reason.strip():
+        if origin.get("reason") == arm.reason.strip() and is_begun(row.path):
             return row.run_id
     return ""
 

@@ -92,9 +92,15 @@ def write_cure(run: Path, cure: Cure) -> None:
     """Keep a cure.
 
     Raises:
-        OSError: the disk refuses; the record is as it was.
+        StoreError: the disk refuses; the record is as it was.
     """
-    replace_file(cure_file(run), json.dumps(asdict(cure), indent=1).encode())
+    file = cure_file(run)
+    try:
+        replace_file(file, json.dumps(asdict(cure), indent=1).encode())
+    except OSError as error:
+        raise StoreError(
+            f"{file}: {error.strerror}; the cure stands as before, and the same command goes on"
+        ) from error
 
 
 def is_being_cured(run: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,27 +19,21 @@ Type = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def parent(tmp_path_factory: pytest.TempPathFactory, config_file: Path) -> Path:
-    from echoscope.core.config.loading import load_config
-    from echoscope.core.run.launch import start
-    from echoscope.core.run.observers import SilentEvents
-
-    path = tmp_path_factory.mktemp("runs") / "parent"
-    words = ["eval.every=0", "eval.before=false", "checkpoint.every=1"]
-    start(load_config(file=config_file, overrides=words), path, SilentEvents())
-    return path
+def parent(tmp_path_factory: pytest.TempPathFactory, recorded_root: Path) -> Path:
+    """In a root of its own, since branches come to lie beside it."""
+    return shutil.copytree(recorded_root / "tiny", tmp_path_factory.mktemp("runs") / "tiny")
 
 
 def test_a_branch_is_announced_trained_and_found(parent: Path, type_command: Type) -> None:
-    words = ("--checkpoint", 3, "--name", "colder", "--by", "ann", "optim.lr=1e-4")
+    words = ("--checkpoint", 2, "--name", "colder", "--by", "ann", "optim.lr=1e-4")
     answer = type_command("ctl", parent, "branch", *words, "--reason", "too hot", "--json")
     assert answer.code == 0
     first, last = map(json.loads, answer.out.splitlines())
     assert first == {
         "run_id": first["run_id"],
         "path": str(parent.parent / first["run_id"]),  # beside its parent
-        "parent_run_id": "parent",
-        "parent_step": 3,
+        "parent_run_id": "tiny",
+        "parent_step": 2,
         "checkpoint_reason": "",
         "steps": 4,
         "changed": {"optim.lr": [0.001, 0.0001]},
@@ -48,10 +43,10 @@ def test_a_branch_is_announced_trained_and_found(parent: Path, type_command: Typ
     assert last == {"run_id": first["run_id"], "path": first["path"], "status": "finished"}
     assert "step    4/4" in answer.err  # progress is not for the program that reads stdout
     details = json.loads(type_command("runs", "show", first["path"], "--json").out)
-    assert details["parent_run_id"] == "parent"
+    assert details["parent_run_id"] == "tiny"
     assert details["config"]["branched_from"] == {
-        "run_id": "parent",
-        "step": 3,
+        "run_id": "tiny",
+        "step": 2,
         "reason": "too hot",
         "issued_by": "ann",
         "command_id": "",
@@ -65,7 +60,7 @@ def test_a_dry_run_starts_nothing(parent: Path, tmp_path: Path, type_command: Ty
     assert answer.code == 0
     first, why, *changes = answer.out.splitlines()
     assert first.startswith(f"would start {tmp_path}/test-")
-    assert first.endswith("from step 4 of parent, to step 6")
+    assert first.endswith("from step 4 of tiny, to step 6")
     assert why == "  checkpoint 4: It is the newest, and no alarm is open."
     assert changes == ["  steps 4 -> 6", "  loss.kl_coef 0.0 -> 0.1"]
     assert list(tmp_path.iterdir()) == []
@@ -76,7 +71,7 @@ def test_a_dry_run_starts_nothing(parent: Path, tmp_path: Path, type_command: Ty
     [
         ((), "steps is 4 and the checkpoint is of step 4"),
         (("steps=9", "model.lora.rank=8"), "model.lora.rank cannot change in a branch"),
-        (("steps=9", "--checkpoint", "99"), "there are: 2, 3, 4"),
+        (("steps=9", "--checkpoint", "99"), "there are: 0, 2, 4"),
         (("steps=9", "--name", "../up"), "name is '../up'"),
         (("steps=9", "--reason", "x" * 2_001), "the reason has 2001 characters"),
         (("steps=9", "envs.train.0.params.slipp=0"), "frozen_lake has no parameter 'slipp'"),

@@ -9,33 +9,20 @@ from typing import Any
 
 import pytest
 
-from echoscope.core.config.settings import RunConfig
-from echoscope.core.run.launch import start
-from echoscope.core.run.observers import SilentEvents
-
 Command = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def run(make_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("runs") / "run"
-    config = make_config(
-        "steps=3",
-        "envs.train.0.groups=4",
-        "eval.before=false",
-        "eval.every=0",
-        "diagnostics.enabled=false",
-    )
-    start(config, path, SilentEvents())
-    return path
+@pytest.fixture
+def run(recorded_root: Path) -> Path:
+    return recorded_root / "tiny"
 
 
 def test_a_table_and_sentences(type_command: Command, run: Path) -> None:
     words = ("--set", "selection.strategy=top_k_abs", "--set", "selection.value=1")
     answer = type_command("whatif", run, *words)
     assert answer.code == 0
-    assert "would keep: 3 of 12 groups (25 %)" in answer.out
-    assert "the run kept: 12 of 12 groups (100 %), 100 % of the reward std" in answer.out
+    assert "would keep: 4 of 8 groups (50 %)" in answer.out
+    assert "the run kept: 8 of 8 groups (100 %), 100 % of the reward std" in answer.out
     assert "Filtering by reward spread" in answer.out
 
 
@@ -50,10 +37,10 @@ def test_json(type_command: Command, run: Path) -> None:
     (step,) = answer["steps"]
     assert step["step"] == 2
     assert step["settings"]["strategy"] == "top_k"
-    assert sum(group["would_keep"] for group in step["groups"]) == 2
+    assert sum(group["would_keep"] for group in step["groups"]) == 1
     assert all(group["kept"] for group in step["groups"])
-    assert answer["simulated"]["num_groups_kept"] == 2
-    assert answer["payoff"]["worth"] == "unknown"  # four groups are too few
+    assert answer["simulated"]["num_groups_kept"] == 1
+    assert answer["payoff"]["worth"] == "unknown"  # two groups are too few
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import pytest
 from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
-from echoscope.core.config.settings import RunConfig
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.page import links, ui
 from echoscope.dashboard.web import settings
@@ -23,19 +22,6 @@ PATIENCE_S = 60.0
 logging.getLogger("streamlit").setLevel(logging.ERROR)  # it misses its server in every test
 
 OpenPage = Callable[..., AppTest]
-
-
-@pytest.fixture(scope="session")
-def recorded_root(
-    make_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """A root with one run, `tiny`, that a trainer recorded. Tests only read it."""
-    from echoscope.core.run.launch import start
-    from echoscope.core.run.observers import SilentEvents
-
-    root = tmp_path_factory.mktemp("recorded")
-    assert start(make_config(), root / "tiny", SilentEvents()) == "finished"
-    return root
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -218,6 +218,7 @@ def test_every_option_and_setting_of_a_command_exists(line: Line) -> None:
         assert parse_override(word)[0].startswith("selection.")
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize(
     "line",
     [
@@ -251,6 +252,7 @@ def test_a_make_target_exists(line: Line) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize(
     ("page", "source"), [*_blocks("python")], ids=lambda value: value.splitlines()[0][:40]
 )
@@ -274,6 +276,7 @@ VERDICT = re.compile(r"<!-- verdict: (\S+) -->\n```text\n(.*?)```", re.DOTALL)
 VERDICTS = {page.name: VERDICT.findall(page.read_text(encoding="utf-8")) for page in PAGES}
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize(
     ("source", "text"),
     [verdict for verdicts in VERDICTS.values() for verdict in verdicts],

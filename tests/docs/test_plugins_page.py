@@ -45,6 +45,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize(
     "words",
     [
@@ -60,6 +61,7 @@ def test_each_passes_its_checks(words: str, parts: Path) -> None:
     assert ("my_module:Guess  yes        13 passed" if is_table else ": ok (") in answer.output
 
 
+@pytest.mark.docs
 def test_all_of_them_train_together(
     parts: Path, make_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:

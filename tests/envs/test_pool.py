@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from pools import begin, worker_pids
+from pools import begin
 from pydantic import ValidationError
 
 from echoscope.envs import registry
@@ -193,26 +193,6 @@ def test_processes_change_nothing() -> None:
         assert episodes(make_turns) == episodes()
     finally:
         processes.close()
-
-
-def test_a_world_that_raises_keyboard_interrupt_in_its_process_ends_its_episode_alone(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    processes = WorkerProcesses(1)
-    try:
-        group = EnvGroup(env="waiting_worlds:InterruptingLake")
-        turns = ProcessTurns(group, limit_s=60.0, processes=processes)
-        begun_in = []
-        for seed in range(2):
-            turns.reset(seed, seed)
-            begun_in.append(worker_pids(processes))
-            result = turns.step_turn(["up"], is_well_formed=True)
-            assert result.stop_reason == "env_error"
-            assert result.error == "waiting_worlds:InterruptingLake: raised KeyboardInterrupt"
-        assert begun_in[0] == begun_in[1]
-    finally:
-        processes.close()
-    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("seed", range(3))

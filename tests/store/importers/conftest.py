@@ -62,3 +62,24 @@ def _line(value: Any) -> bytes:
 
 def texts(turns: Sequence[Any]) -> list[tuple[str, str]]:
     return [(turn.observation, turn.response) for turn in turns]
+
+
+def slime_sample(**more: Any) -> dict[str, Any]:
+    """The fields of slime's `Sample.to_dict` (slime/utils/types.py)."""
+    return {
+        "group_index": 4,
+        "index": 9,
+        "prompt": [{"role": "user", "content": "2 + 3?"}],
+        "tokens": [1, 2, 3, 4, 5, 6, 7, 8],
+        "response": "a1<|im_end|>\n<|im_start|>user\nobs<|im_end|>\n<|im_start|>assistant\na2",
+        "response_length": 5,
+        "label": "5",
+        "reward": 0.75,
+        "loss_mask": [1, 1, 0, 1, 1],
+        "weight_versions": ["7"],
+        "rollout_log_probs": [-0.5, -0.25, 0.0, -1.0, -2.0],
+        "status": "completed",
+        "metadata": {"k": 1},
+        "remove_sample": False,
+        **more,
+    }

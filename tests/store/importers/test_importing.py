@@ -12,15 +12,12 @@ from typing import Any
 
 import pytest
 from rollout_import import import_run
-from trajectories import make_trajectory
 
 from echoscope.store.importers import importing
 from echoscope.store.importers import survey as surveying
 from echoscope.store.importers.importing import ImportingError
-from echoscope.store.importers.steps.episodes import step_metrics
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.records import Turn
 
 from .conftest import FIXTURES, Imported
 
@@ -236,29 +233,3 @@ def test_metrics_of_a_step_are_those_of_its_training_episodes(tmp_path: Path) ->
     assert reader.metrics("rollout/num_trajectories")[1].tolist() == [4.0]
     assert reader.steps().column("return_mean").to_pylist() == [1.5]
     assert reader.steps().column("policy_version").to_pylist() == [None]
-
-
-def test_groups_that_all_solved_or_all_failed_are_counted_where_success_is_known() -> None:
-    """Four groups of two: solved, failed, mixed, and one of which nobody says whether it solved."""
-    groups: list[list[tuple[float, bool | None]]] = [
-        [(1.0, True), (1.0, True)],
-        [(0.0, False), (0.0, False)],
-        [(1.0, True), (0.0, False)],
-        [(0.5, None), (0.5, None)],
-    ]
-    episodes = [
-        make_trajectory(
-            Turn(index=0, observation="o", response="r", reward=reward),
-            index=2 * group + sibling,
-            group_index=group,
-            sibling_index=sibling,
-            is_success=is_success,
-        )
-        for group, siblings in enumerate(groups)
-        for sibling, (reward, is_success) in enumerate(siblings)
-    ]
-    values = step_metrics("run", 1, episodes).values
-    assert values["reward/solved_frac"] == values["reward/hopeless_frac"] == pytest.approx(1 / 3)
-    assert values["reward/zero_std_frac"] == 0.75
-    unknown = step_metrics("run", 1, episodes[-2:]).values
-    assert "reward/solved_frac" not in unknown

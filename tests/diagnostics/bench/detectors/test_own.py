@@ -98,7 +98,7 @@ def test_a_command_that_says_what_it_must_not_is_refused(
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (f"{__name__}:fails", "failed in line .* of test_detector.py: KeyError: 'no/such_metric'"),
+        (f"{__name__}:fails", "failed in line .* of test_own.py: KeyError: 'no/such_metric'"),
         (f"{__name__}:steps", r"returned \[3\] at step 1 of ../a run: it must return True where"),
         (f"{__name__}:missing", "has no function 'missing'"),
         ("no-such-command", "cannot be run .*named module:function"),

@@ -23,7 +23,7 @@ from echoscope.diagnostics.read.records import MetricsFileError, Reading
 from echoscope.diagnostics.read.runs import read_runs
 from echoscope.diagnostics.read.sources import open_source
 
-FILE = Path(__file__).parent / "fixtures" / "wandb" / "run-lake0001.wandb"
+FILE = Path(__file__).parents[1] / "fixtures" / "wandb" / "run-lake0001.wandb"
 CONTENT = FILE.read_bytes()
 HEAD = MAGIC + struct.pack("<HB", 0xBEE1, 0)
 

@@ -13,7 +13,7 @@ from rollout_import import import_run
 from echoscope.store.importers.importing import ImportingError
 from echoscope.store.importers.spooled import inspect_archive
 
-from .conftest import FIXTURES, Imported, texts
+from ..conftest import FIXTURES, Imported, texts
 
 
 def sample(reply: str, **more: Any) -> dict[str, Any]:

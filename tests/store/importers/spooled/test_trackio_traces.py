@@ -17,7 +17,7 @@ from echoscope.store.importers.sources import SourceError, source_of
 from echoscope.store.importers.spooled.trackio_traces import columns_of, opened_database
 from echoscope.store.reader import open_run
 
-from .conftest import FIXTURES
+from ..conftest import FIXTURES
 
 PROJECT = FIXTURES / "trackio" / "lake.db"
 

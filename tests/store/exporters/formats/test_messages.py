@@ -22,7 +22,7 @@ from echoscope.store.records import (
     Turn,
 )
 
-from .conftest import imported, write_run
+from ..conftest import imported, write_run
 
 TEXT = st.one_of(
     st.text(max_size=12),

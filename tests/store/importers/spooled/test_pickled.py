@@ -26,9 +26,8 @@ from echoscope.store.importers.lines import BadJsonError
 from echoscope.store.importers.sources import SourceError, source_of
 from echoscope.store.importers.spooled import pickled
 from echoscope.store.importers.spooled.pickled import PickleError, plain, read
-from echoscope.store.records import FinishReason, Split, StopReason
 
-from .conftest import Imported, texts
+from ..conftest import slime_sample
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 
@@ -103,58 +102,6 @@ def test_tensors_of_torch_save(is_zip: bool) -> None:
 
 def test_tensors_of_pickle_itself() -> None:
     assert values(pickle.dumps([torch.arange(3), torch.ones(2)])) == [[0, 1, 2], [1.0, 1.0]]
-
-
-def slime_sample(**more: Any) -> dict[str, Any]:
-    """The fields of slime's `Sample.to_dict` (slime/utils/types.py)."""
-    return {
-        "group_index": 4,
-        "index": 9,
-        "prompt": [{"role": "user", "content": "2 + 3?"}],
-        "tokens": [1, 2, 3, 4, 5, 6, 7, 8],
-        "response": "a1<|im_end|>\n<|im_start|>user\nobs<|im_end|>\n<|im_start|>assistant\na2",
-        "response_length": 5,
-        "label": "5",
-        "reward": 0.75,
-        "loss_mask": [1, 1, 0, 1, 1],
-        "weight_versions": ["7"],
-        "rollout_log_probs": [-0.5, -0.25, 0.0, -1.0, -2.0],
-        "status": "completed",
-        "metadata": {"k": 1},
-        "remove_sample": False,
-        **more,
-    }
-
-
-def test_samples_of_slime(tmp_path: Path) -> None:
-    folder = tmp_path / "debug"
-    folder.mkdir()
-    other = slime_sample(index=10, reward={"acc": 1.0, "format": 0.5}, status="truncated")
-    pack = {"rollout_id": 12, "samples": [slime_sample(), other]}
-    torch.save(pack, folder / "12.pt")
-    late = slime_sample(prompt="<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n")
-    late |= {"remove_sample": True, "response": "only", "loss_mask": None, "response_length": 3}
-    torch.save({"rollout_id": 13, "samples": [late]}, folder / "eval_13.pt")
-    found = Imported(import_run(folder, tmp_path / "run"))
-    first, second, third = found.trajectories
-    assert (first.step, third.step) == (12, 13)
-    assert texts(first.turns) == [("2 + 3?", "a1"), ("obs", "a2")]
-    assert [turn.reward for turn in first.turns] == [0.0, 0.75]
-    assert [turn.prompt_tokens.tolist() for turn in first.turns] == [[1, 2, 3], [*range(1, 7)]]
-    assert [turn.response_tokens.tolist() for turn in first.turns] == [[4, 5], [7, 8]]
-    assert [turn.logprobs.tolist() for turn in first.turns] == [[-0.5, -0.25], [-1.0, -2.0]]
-    assert first.policy_version == 7
-    assert first.stop_reason is StopReason.TERMINATED
-    assert first.turns[-1].finish_reason is FinishReason.STOP
-    assert (first.group_index, second.sibling_index) == (0, 1)
-    assert second.episode_return == 1.0
-    assert second.turns[-1].info == {"reward/acc": 1.0, "reward/format": 0.5}
-    assert second.stop_reason is StopReason.MAX_TOKENS
-    assert found.extra(0)["fields"]["label"] == "5"
-    assert found.extra(0)["fields"]["metadata"] == {"k": 1}
-    assert third.split is Split.EVAL
-    assert texts(third.turns) == [("Q", "only")]
-    assert third.turns[0].response_tokens.tolist() == [6, 7, 8]
 
 
 def test_weights_are_no_rollouts(tmp_path: Path) -> None:
