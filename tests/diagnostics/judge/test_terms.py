@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from echoscope.diagnostics.judge.advice.actions import _IN_OTHER_VALUES, _names
+from echoscope.diagnostics.judge.advice.actions import _IN_OTHER_VALUES, _foreign, _names
+from echoscope.diagnostics.judge.advice.causes import Cause
+from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.advice.treatments import treatment
+from echoscope.diagnostics.judge.alarms import RULES_BY_NAME
 
 PAGE = (Path(__file__).parents[3] / "docs" / "names.md").read_text(encoding="utf-8")
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -64,3 +67,16 @@ def test_the_page_of_names_has_every_setting_that_is_named(trainer: str) -> None
         for named in words.split("`")[1::2]:
             last = named.partition("=")[0].rpartition(".")[2]
             assert f"{last}`" in PAGE, named
+
+
+def test_a_live_run_that_can_be_set_is_told_the_command() -> None:
+    cause = Cause(text="it rose", refuted_by="", settings={"optim.lr": 1e-4}, why="It was well.")
+    rule = RULES_BY_NAME["ENTROPY_EXPLOSION"]
+    live = Situation(run="runs/a", trainer="trl", live={"optim.lr": 1e-3})
+    action = _foreign(rule, [cause], [], live, is_lost=False)
+    assert (action.verb, action.command) == ("set", "echoscope ctl runs/a set optim.lr=0.0001")
+    lost = _foreign(rule, [cause], [], live, is_lost=True)
+    silent = _foreign(rule, [cause], [], Situation(trainer="trl"), is_lost=False)
+    for action in (lost, silent):
+        assert action.text == "Continue with `learning_rate=0.0001`. It was well."
+        assert not action.command
