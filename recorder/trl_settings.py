@@ -14,8 +14,6 @@ from contextlib import suppress
 from types import CellType
 from typing import Any
 
-import torch
-from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from transformers import Trainer
 
 from echoscope.store.steer.steering import SteeringError, check_settings
@@ -33,6 +31,8 @@ _ATTRIBUTES = {
 """Settings that the trainer's loss reads anew at each batch, and where."""
 _OF_REPLIES = {TEMPERATURE, KL}
 """Settings that replies and their loss must share: they change where new replies are sampled."""
+_SCALING_SCHEDULES = ("LambdaLR", "ReduceLROnPlateau")
+"""Classes of torch that multiply a base rate, or the present one."""
 _WITHOUT_CLIP = ("sapo", "vespo")
 _POLICY_TRAINERS = {"GRPOTrainer", "RLOOTrainer"}
 
@@ -164,12 +164,12 @@ class TrlSettings:
         return getattr(scheduler, "scheduler", scheduler)
 
     def _why_no_rate(self) -> str:
-        kind = type(self._scheduler)
+        kind = type(self._scheduler).__name__
         if getattr(self._trainer, "is_deepspeed_enabled", False):
             return "DeepSpeed's engine keeps it. Start the training with another learning_rate."
-        if kind not in (LambdaLR, ReduceLROnPlateau):
+        if kind not in _SCALING_SCHEDULES:
             return (
-                f"the schedule {kind.__name__} would overwrite it. Train with an lr_scheduler_type "
+                f"the schedule {kind} would overwrite it. Train with an lr_scheduler_type "
                 "that scales the learning rate, such as linear, cosine or constant."
             )
         if not float(self._trainer.optimizer.param_groups[0]["lr"]) > 0:
@@ -189,7 +189,6 @@ class TrlSettings:
         for group in groups:
             for name in {"lr", "initial_lr"} & group.keys():
                 group[name] = group[name] * (rate / before)
-        groups[0]["lr"] = torch.full_like(lr, rate) if _is_tensor(lr := groups[0]["lr"]) else rate
         state = scheduler.state_dict()
         scaled = {
             name: [each * (rate / before) for each in state[name]]
@@ -262,10 +261,6 @@ def _logit_temperatures(model: Any) -> Iterator[CellType]:
 def _enclosed(function: Any) -> dict[str, CellType]:
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
     return dict(zip(code.co_freevars, cells, strict=True)) if code is not None and cells else {}
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 def _is_own(key: str, schema: Mapping[str, Any]) -> bool:
