@@ -217,7 +217,7 @@ def _send(
         )
         if action is CommandAction.SET:
             now = live_settings(reader).now
-            out["warnings"] = steering.setting_warnings(info, now, settings)
+            out["warnings"] = steering.setting_warnings(info, now, command.settings)
             if not as_json:
                 for warning in out["warnings"]:
                     typer.echo(f"warning: {warning}", err=True)

@@ -3,14 +3,16 @@ it, a hook in the trainer's loop or a watch of its files."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.judge.advice.actions import trainer_of
 from echoscope.diagnostics.judge.advice.situation import Situation, terms_of
+from echoscope.diagnostics.judge.lineage import live_changes
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.monitor import Instruments, Monitor, StepMeasurements
 from echoscope.diagnostics.read.foreign_names import Meaning
@@ -21,7 +23,14 @@ from echoscope.store.importers.steps.episodes import StepEpisodes, step_metrics
 from echoscope.store.importers.steps.metrics import without_reconstructed
 from echoscope.store.query.metric_keys import RETURN_MEAN
 from echoscope.store.reader import open_run
-from echoscope.store.records import Alarm, DiagnosticRecord, IntArray, StepMetrics
+from echoscope.store.records import (
+    Alarm,
+    DiagnosticRecord,
+    IntArray,
+    SettingsRecord,
+    StepMetrics,
+)
+from echoscope.store.steer.settings import LiveSettings, live_settings
 from echoscope.store.writer import RunWriter
 
 
@@ -62,6 +71,7 @@ class ForeignRun:
         meanings: what the user says that metrics are, by the trainer's names.
         given_by: where the user says so, for what is said of them.
         say: told what the user should know.
+        live: the settings that a person may change while the run goes on, as they are now.
     """
 
     def __init__(
@@ -73,8 +83,10 @@ class ForeignRun:
         meanings: Mapping[str, Meaning],
         given_by: str,
         say: Callable[[str], None],
+        live: Mapping[str, Any] | None = None,
     ) -> None:
         self.path, self.trainer = path, trainer
+        self.live = LiveSettings(initial=dict(live or {}))
         self.writer: RunWriter | None = None
         """None while the run is not held: the caller makes it, or calls `resume`."""
         self._settings, self._say = settings, say
@@ -98,6 +110,7 @@ class ForeignRun:
         if not self.meaning.columns:  # else this process goes on deciding
             self._namer = self._new_namer(stored_meaning(reader))
         self.writer = RunWriter.resume(self.path, from_step=last)
+        self.live = live_settings(reader)
         # The record of the meaning may be hidden now: then it is written again.
         self._stored_meaning = RunMeaning() if last < max(steps, default=-1) else self.meaning
         self._judge_again(last + 1)
@@ -107,6 +120,11 @@ class ForeignRun:
     def meaning(self) -> RunMeaning:
         """What the numbers of the run are, as far as that is decided."""
         return self._namer.meaning
+
+    def settings_changed(self, settings: SettingsRecord) -> None:
+        """Somebody has set live settings: advice knows what holds, and what was changed when."""
+        changes = (*self.live.changes, (settings.step, settings.values))
+        self.live = replace(self.live, changes=changes)
 
     def verdict(self) -> Verdict:
         """What is known of the run now."""
@@ -203,7 +221,14 @@ class ForeignRun:
 
     def _situate(self, names: Collection[str]) -> None:
         trainer = terms_of(self.trainer) or trainer_of(names)
-        self._monitor.situate(Situation(run=str(self.path), trainer=trainer))
+        self._monitor.situate(
+            Situation(
+                run=shlex.quote(str(self.path)),
+                trainer=trainer,
+                live=self.live.now,
+                changes=live_changes(self.live),
+            )
+        )
 
     def _new_namer(self, meaning: RunMeaning) -> RowNamer:
         return RowNamer(mapping=self._meanings, meaning=meaning, given_by=self._given_by)

@@ -9,8 +9,14 @@ from echoscope.diagnostics.tools.setting_errors import SettingError, shown
 from echoscope.store.records import Command, CommandAck, CommandAction, CommandOutcome
 from echoscope.store.steer.steering import NO_CHANGE, SteeringError, check_settings
 
-OnSet = Callable[[Mapping[str, Any]], None]
+OnSet = Callable[[Mapping[str, Any]], str | None]
+"""Gets checked new values. Returns what else is to be said of it, if anything; raises SteeringError
+where the trainer does not allow it, and NotYetError."""
 OnCheckpoint = Callable[[], None]
+
+
+class NotYetError(Exception):
+    """The trainer cannot change these settings before the next step: ask again after it."""
 
 
 _TYPES = ("null", "boolean", "string", "integer", "number", "array", "object")
@@ -76,10 +82,15 @@ class Orders:
         actions += [CommandAction.SET] if self._on_set is not None else []
         return [action.value for action in actions]
 
-    def apply(self, command: Command, step: int) -> CommandAck:
-        """Obey a command before step `step`, or say why not. Never raises."""
+    def apply(self, command: Command, step: int) -> CommandAck | None:
+        """Obey a command before step `step`, or say why not. Never raises.
+
+        Returns None where it must wait for a later step.
+        """
         try:
             outcome, detail = self._apply(command)
+        except NotYetError:
+            return None
         except Exception as error:  # noqa: BLE001 - the caller's function; the answer says it
             outcome = CommandOutcome.REJECTED
             detail = f"the trainer failed to obey: {type(error).__name__}: {error}"[:300]
@@ -111,15 +122,15 @@ class Orders:
         if self._on_set is None:
             return CommandOutcome.REJECTED, "this trainer changes no settings while it runs"
         try:
-            check_settings(self.live, settings)
+            settings = check_settings(self.live, settings)
+            note = self._on_set(dict(settings))
         except SteeringError as error:
             return CommandOutcome.REJECTED, str(error)
-        self._on_set(dict(settings))
         before = {key: self.live[key].get("value") for key in settings}
         for key, value in settings.items():
             self.live[key]["value"] = value
         changed = [f"{key} {before[key]} -> {settings[key]}" for key in settings]
-        return CommandOutcome.APPLIED, ", ".join(changed)
+        return CommandOutcome.APPLIED, "; ".join([", ".join(changed), *([note] if note else [])])
 
     def values(self) -> dict[str, Any]:
         """The live settings that hold now, by key."""

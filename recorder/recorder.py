@@ -84,7 +84,8 @@ class Recorder:
             for the whole run.
         live: settings that may change while the run goes on, as JSON Schema with the present
             `value`: `{"lr": {"type": "number", "exclusiveMinimum": 0, "value": 1e-5}}`.
-        on_set: called in `step` with checked new values of `live`.
+        on_set: called in `step` with checked new values of `live`. It may return a remark for the
+            answer, and refuse by a `SteeringError` that says why.
         on_checkpoint: called in `step` where somebody asks for a checkpoint.
         alarms: settings of the alarms, as under `diagnostics.alarms`: `{"actions": {"LOW_SUCCESS":
             "stop"}}`.
@@ -314,7 +315,7 @@ class Recorder:
         end = StepEnd(number, numbers_of(values), time.time(), measured)
         self._steps.put(self._steps.commit, end)
 
-    def obey(self, step: int) -> None:
+    def obey(self, step: int, *, on_pause: Callable[[], None] | None = None) -> None:
         """Obey commands between two steps.
 
         Returns at once, but for a pause that somebody asked for, which lasts until `resume` or
@@ -322,19 +323,28 @@ class Recorder:
 
         Args:
             step: the last that has trained.
+            on_pause: called again and again while a pause lasts.
         """
         if not self._is_own_process:
             return
-        waiting = self._steps.commands
         while True:
-            if waiting:
-                commands = [waiting.popleft() for _ in range(len(waiting))]
-                acks = [self._orders.apply(command, step + 1) for command in commands]
-                settings = SettingsRecord(step=step + 1, values=self._orders.values())
-                self._steps.put(self._steps.answer, acks, commands, settings)
+            self._answer(step + 1)
             if not self._orders.is_paused or not self._steps.is_alive():
                 return
+            if on_pause is not None:
+                on_pause()
             time.sleep(_PAUSE_S)
+
+    def _answer(self, step: int) -> None:
+        """Apply the commands that wait; those that must wait for a later step go on waiting."""
+        waiting = self._steps.commands
+        commands = [waiting.popleft() for _ in range(len(waiting))]
+        acks = [self._orders.apply(command, step) for command in commands]
+        answered = [command for command, ack in zip(commands, acks, strict=True) if ack]
+        waiting.extendleft(command for command in reversed(commands) if command not in answered)
+        if answered:
+            settings = SettingsRecord(step=step, values=self._orders.values())
+            self._steps.put(self._steps.answer, [ack for ack in acks if ack], answered, settings)
 
     @property
     def _is_own_process(self) -> bool:

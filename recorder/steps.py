@@ -73,6 +73,7 @@ class RunSteps(threading.Thread):
         """Put in by this thread, taken out by the caller's."""
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._path, self._settings, self._notifier = path, settings, notifier
+        self._live = live
         self._mirror, self._say = mirror, on_message
         self._run = ForeignRun(
             path,
@@ -81,6 +82,7 @@ class RunSteps(threading.Thread):
             meanings=meanings,
             given_by="meanings",
             say=lambda text: on_message(f"recorder: {text}"),
+            live=_values(live),
         )
         self._waiting: list[GivenEpisode | Draft] = []
         self._unwritten: dict[int, int] = {}
@@ -190,6 +192,7 @@ class RunSteps(threading.Thread):
         self, acks: list[CommandAck], commands: list[Command], settings: SettingsRecord
     ) -> None:
         """The caller has answered commands."""
+        self._run.settings_changed(settings)
         self._answers.append((acks, commands, settings))
         self._write_answers()
 
@@ -351,6 +354,9 @@ class RunSteps(threading.Thread):
         except ValueError as error:
             raise StoreError(str(error)) from error
         self._open_mailbox()
+        if (values := _values(self._live)) != self._run.live.now:
+            # What an earlier attempt was told to set does not hold in this one.
+            self.answer([], [], SettingsRecord(step=first, values=values))
         if steps:
             then = (
                 f"steps from {first} on are replaced"
@@ -364,6 +370,11 @@ class RunSteps(threading.Thread):
     def _open_mailbox(self) -> None:
         if self._mailbox is None and self._run.writer is not None:
             self._mailbox = Mailbox(self._path, self._run.writer.seen_command_ids)
+
+
+def _values(live: Mapping[str, Any]) -> dict[str, Any]:
+    """The values in the schemas of live settings."""
+    return {key: schema["value"] for key, schema in live.items()}
 
 
 def _require_recorded(path: Path) -> None:

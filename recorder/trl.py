@@ -2,30 +2,42 @@
 
 TRL writes the completions of a step to `OUTPUT_DIR/completions/` after it has told callbacks of the
 step's numbers. So a step is recorded when the next one begins, and the last at the end. Commands
-are obeyed at once.
+are obeyed between two steps, by every process of the training alike.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from echoscope.store.importers.draft import Draft, RowError
 from echoscope.store.importers.formats.trl import episode, reward_columns
 
 from .recorder import Recorder
+from .trl_settings import TrlSettings, running_trainer
 
 _TERM = re.compile(r"rewards/(.+)/mean")
 _SECRET = ("token", "key", "password", "secret")
 
 
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What all processes of a training do between two steps."""
+
+    should_stop: bool = False
+    settings: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    """Each set that was applied, in order."""
+
+
 class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types
-    """Records a run of TRL's GRPO or RLOO trainer; pauses and stops it at step boundaries.
+    """Records a run of TRL's GRPO or RLOO trainer; pauses, stops and sets it at step boundaries.
 
     The return is what TRL trains on: its own `reward`, and of an episode the sum of the reward
     functions by `reward_weights`. Each function by its weight is `reward/term/NAME`.
@@ -35,7 +47,8 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
     Args:
         path: the run's folder; None: `OUTPUT_DIR/echoscope`.
-        settings: further arguments of `Recorder`, such as `alarms` and `notify`.
+        settings: further arguments of `Recorder`, such as `alarms` and `notify`. With `live` and
+            `on_set` of your own the trainer's settings (`trl_settings.py`) cannot be set.
     """
 
     def __init__(self, path: str | Path | None = None, **settings: Any) -> None:
@@ -43,6 +56,9 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._settings = settings
         self._output = Path()
         self._recorder: Recorder | None = None
+        self._trainer: TrlSettings | None = None
+        self._applied: list[Mapping[str, Any]] = []
+        """Settings that this process has changed and others have not yet."""
         self._step: int | None = None
         """The last step that was logged and is not recorded yet."""
         self._numbers: dict[str, Any] = {}
@@ -52,8 +68,13 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
     ) -> None:
+        trainer = running_trainer(self)
+        self._trainer = None if trainer is None else TrlSettings(trainer)
         if not state.is_world_process_zero:
             return
+        steering: dict[str, Any] = {}
+        if self._trainer is not None and self._settings.keys().isdisjoint(("live", "on_set")):
+            steering = {"live": self._trainer.live, "on_set": self._set}
         self._output = Path(args.output_dir)
         self._weights = getattr(args, "reward_weights", None)
         config = {
@@ -65,7 +86,7 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             self._path or self._output / "echoscope",
             config={"trainer": "TRL", "arguments": config},
             total_steps=state.max_steps,
-            **self._settings,
+            **steering | self._settings,
         )
         if not getattr(args, "log_completions", False):
             self._recorder.say(
@@ -75,6 +96,30 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self._record()
 
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        order: _Order | None = None
+        if self._recorder is not None:
+            self._recorder.obey(state.global_step, on_pause=_go_on_waiting)
+            order = _to_all(_Order(self._recorder.should_stop, tuple(self._applied)))
+            self._applied.clear()
+        elif not state.is_world_process_zero:
+            while order is None:
+                order = _to_all(None)
+            for settings in order.settings:
+                self._set(settings)
+            self._applied.clear()
+        if order is not None and order.should_stop:
+            control.should_training_stop = True
+        return control
+
+    def _set(self, settings: Mapping[str, Any]) -> str:
+        assert self._trainer is not None
+        note = self._trainer.set(settings)
+        self._applied.append(settings)
+        return note
+
     def on_log(
         self,
         args: TrainingArguments,
@@ -82,24 +127,20 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         control: TrainerControl,
         logs: Mapping[str, Any] | None = None,
         **_: Any,
-    ) -> TrainerControl:
+    ) -> None:
         if self._recorder is None or logs is None:
-            return control
+            return
         if state.global_step != self._step:
             self._record()
             self._step = state.global_step
         self._numbers |= dict(logs)
-        self._recorder.obey(state.global_step)
-        if self._recorder.should_stop:
-            control.should_training_stop = True
-        return control
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         if self._recorder is None:
             return
         self._record()
         self._recorder.close()
-        self._recorder = None
+        self._recorder = self._trainer = None
 
     def _record(self) -> None:
         """The step that was logged last, whose completions are on the disk by now."""
@@ -142,3 +183,14 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 yield episode(row, weights)
             except (RowError, KeyError, TypeError) as error:
                 self._recorder.say(f"recorder: {path.name}: a completion was not read: {error}")
+
+
+def _go_on_waiting() -> None:
+    """Tell the other processes that a pause lasts: they wait for an answer only so long."""
+    _to_all(None)
+
+
+def _to_all(order: _Order | None) -> _Order | None:
+    """What the first process says, in all processes of the training: each of them calls this."""
+    told: _Order | None = broadcast_object_list([order])[0]
+    return told

@@ -35,7 +35,11 @@ MAY_USE_TORCH = {
     "diagnostics/measure/gradients.py",
     "store/importers/spooled/pickled.py",  # in a child process, for files that only torch reads
 }
-IS_A_HOOK_OF = {"recorder/trl.py": "transformers", "recorder/verl.py": "torch"}
+IS_A_HOOK_OF = {
+    "recorder/trl.py": "transformers",
+    "recorder/trl_settings.py": "transformers",
+    "recorder/verl.py": "torch",
+}
 """A hook of another trainer is a class of that trainer's, or takes its batches (verl's: torch)."""
 HEAVY = {"torch", "transformers", "duckdb", "pyarrow", "numpy", "sklearn", "streamlit"}
 LIGHT = {"echoscope.text.extras"}

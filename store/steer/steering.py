@@ -161,23 +161,44 @@ def unfinished_action(
     return pending
 
 
-def check_settings(live_knobs: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Refuse what cannot be right, by the schema of the run.
+def check_settings(live_knobs: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by the run's own keys; refuses what cannot be right, by the schema of the run.
+
+    A recorded run may know a setting by its trainer's name, too: `names` in its schema. A name that
+    stands for several settings gives way to one that stands for one of them.
 
     Raises:
-        WrongSettingError: an unknown key, a wrong type, a value out of range or not a choice.
+        WrongSettingError: an unknown key, a wrong type, a value out of range or not a choice, or a
+            setting that is given twice.
+
+    >>> check_settings({"optim.lr": {"type": "number", "names": ["learning_rate"]}},
+    ...     {"learning_rate": 0.1})
+    {'optim.lr': 0.1}
     """
     if not settings:
         raise WrongSettingError("nothing to set; change at least one value")
-    for key, value in settings.items():
-        schema = live_knobs.get(key)
-        if not isinstance(schema, Mapping):
+    schemas = {key: value for key, value in live_knobs.items() if isinstance(value, Mapping)}
+    named: dict[str, list[str]] = {}
+    for own, schema in schemas.items():
+        names = schema.get("names")
+        for name in names if isinstance(names, list) else ():
+            named.setdefault(str(name), []).append(own)
+    targets = {key: [key] if key in schemas else named.get(key, []) for key in settings}
+    out: dict[str, Any] = {}
+    given: dict[str, str] = {}
+    for key in sorted(settings, key=lambda key: -len(targets[key])):
+        if not targets[key]:
             raise WrongSettingError(
                 f"{key!r} is not a setting that can change during the run"
-                f"{did_you_mean(key, live_knobs)}"
+                f"{did_you_mean(key, [*schemas, *named])}"
             )
-        for error in _validator_class()(schema).iter_errors(value):
-            raise WrongSettingError(f"{key} is {value!r}, but {_sentence(error)}")
+        for own in targets[key]:
+            for error in _validator_class()(schemas[own]).iter_errors(settings[key]):
+                raise WrongSettingError(f"{key} is {settings[key]!r}, but {_sentence(error)}")
+            if own in given and len(targets[given[own]]) == 1:
+                raise WrongSettingError(f"{given[own]} and {key} are one setting; give one of them")
+            out[own], given[own] = settings[key], key
+    return {key: out[key] for key in schemas if key in out}
 
 
 @functools.cache
@@ -255,7 +276,8 @@ def setting_warnings(
     """What a change of settings would not do, or would end: one sentence each, before it is sent.
 
     Nothing here is wrong (`check_settings` refuses that); each sentence says why the run would not
-    train differently, or would stop, and which setting to change as well.
+    train differently, or would stop, and which setting to change as well. A setting that `moves` is
+    changed by the trainer, too: what was set last need not hold.
 
     Args:
         current: The live settings that hold now, by dotted key.
@@ -271,7 +293,9 @@ def setting_warnings(
     out = []
     for key, value in changes.items():
         value_text = value if isinstance(value, str) else json.dumps(value)
-        if key in current and current[key] == value:
+        schema = info.live_knobs.get(key)
+        is_moving = isinstance(schema, Mapping) and schema.get("moves") is True
+        if key in current and current[key] == value and not is_moving:
             out.append(f"{key} is {value_text} already: nothing changes.")
             continue
         reason = _end_words(info, value) if key == "steps" else _inert_words(info, after, key)
@@ -352,7 +376,7 @@ def prepare(
     if info.status != "running":
         raise SteeringError(f"the run is {info.status}")
     if action is CommandAction.SET:
-        check_settings(info.live_knobs, settings or {})
+        settings = check_settings(info.live_knobs, settings or {})
     if action is CommandAction.REWIND and (why := why_no_order(settings or {})):
         raise WrongSettingError(why)
     check_texts(reason, issued_by)

@@ -23,6 +23,7 @@ from echoscope.store.log.verify import verify
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import CommandOutcome, Split
 from echoscope.store.steer.commands import new_command, post
+from echoscope.store.steer.settings import live_settings
 from echoscope.store.writer import RunWriter
 
 LR = {"lr": {"type": "number", "exclusiveMinimum": 0, "value": 1e-5}}
@@ -553,3 +554,16 @@ def test_advice_names_the_settings_of_the_trainer(path: Path) -> None:
     assert "(`max_completion_length`)" in verdict.actions[0].text
     assert "context." not in verdict.text
     assert advice
+
+
+def test_what_an_earlier_attempt_was_told_to_set_does_not_hold_in_the_next(path: Path) -> None:
+    with Recorder(path, live=LR, on_set=lambda _: None) as recorder:
+        recorder.step(1)
+        send(path, "set", settings={"lr": 2e-5})
+        until(lambda: len(recorder._steps.commands) > 0)
+        recorder.step(2)
+        recorder.step(3)
+    with Recorder(path, live=LR, on_set=lambda _: None) as recorder:
+        recorder.step(4)
+    held = live_settings(open_run(path))
+    assert [held.at(step)["lr"] for step in (2, 3, 4)] == [1e-5, 2e-5, 1e-5]

@@ -22,7 +22,7 @@ from .causes import STEP_RULES, Cause, treatment_of
 from .differences import shown
 from .measured import LEAST_RUNS, Measured, first_shown, of_settings, tried_for
 from .situation import Situation
-from .treatments import treatment
+from .treatments import Treatment, treatment
 
 Verb = Literal["set", "branch", "none"]
 TASK_MUST_CHANGE = "No trainer setting cures this; the task must change. "
@@ -136,12 +136,7 @@ def _remedy(
     action = Action(text="", settings=settings, why=_rests_on(cause), can_cure=not cause.is_task)
     is_set = not is_lost and settings.keys() <= situation.live.keys()
     if situation.kind == "live" and settings and is_set:
-        return replace(
-            action,
-            text=f"Change this setting in the live run. {cause.why}",
-            command=command_line("set", situation.run, settings),
-            verb="set",
-        )
+        return _set_live(cause, settings, situation)
     if not settings and not is_lost:
         return _read(rule, causes, situation)
     step, reason = checkpoint_before(cause, settings, alarms, situation)
@@ -162,6 +157,17 @@ def _remedy(
         verb="branch",
         checkpoint=step,
         rate=rate,
+    )
+
+
+def _set_live(cause: Cause, settings: Mapping[str, Any], situation: Situation) -> Action:
+    return Action(
+        text=f"Change this setting in the live run. {cause.why}",
+        command=command_line("set", situation.run, settings),
+        verb="set",
+        settings=settings,
+        why=_rests_on(cause),
+        can_cure=not cause.is_task,
     )
 
 
@@ -377,9 +383,11 @@ def _in_terms(advice: str, situation: Situation) -> str:
     our commands."""
     if situation.kind != "foreign":
         return advice
-    terms = TERMS.get(situation.trainer, {})
+    terms, others = TERMS.get(situation.trainer, {}), _IN_OTHER_VALUES.get(situation.trainer, {})
 
     def named(match: re.Match[str]) -> str:
+        if match[1] in others:
+            return f" ({others[match[1]]})"
         pairs = [pair.partition("=") for pair in match[1].split()]
         if not all(key in terms for key, _, _ in pairs):
             return ""
@@ -388,11 +396,12 @@ def _in_terms(advice: str, situation: Situation) -> str:
     return re.sub(r" \(`([^`]+)`\)", named, advice)
 
 
-TERMS: Mapping[str, Mapping[str, str]] = {
+TERMS: dict[str, dict[str, str]] = {
     "verl": {
         "optim.lr": "actor_rollout_ref.actor.optim.lr",
         "optim.grad_clip": "actor_rollout_ref.actor.grad_clip",
         "optim.epochs": "actor_rollout_ref.actor.ppo_epochs",
+        "optim.warmup_steps": "actor_rollout_ref.actor.optim.lr_warmup_steps",
         "loss.entropy_coef": "actor_rollout_ref.actor.entropy_coeff",
         "loss.kl_coef": "actor_rollout_ref.actor.kl_loss_coef",
         "loss.clip_low": "actor_rollout_ref.actor.clip_ratio_low",
@@ -407,6 +416,7 @@ TERMS: Mapping[str, Mapping[str, str]] = {
         "optim.lr": "learning_rate",
         "optim.grad_clip": "max_grad_norm",
         "optim.epochs": "num_iterations",
+        "optim.warmup_steps": "warmup_steps",
         "loss.entropy_coef": "entropy_coef",
         "loss.kl_coef": "beta",
         "loss.clip_low": "epsilon",
@@ -414,9 +424,45 @@ TERMS: Mapping[str, Mapping[str, str]] = {
         "envs.group_size": "num_generations",
         "sampling.temperature": "temperature",
         "context.max_response_tokens": "max_completion_length",
+        "reward.shaping": "reward_weights",
     },
 }
-"""Our settings by other trainers' names, as docs/names.md pairs them."""
+TERMS["ragen"] = TERMS["verl"] | {
+    "selection.strategy": "actor_rollout_ref.rollout.rollout_filter_strategy",
+    "selection.value": "actor_rollout_ref.rollout.rollout_filter_value",
+}
+"""Our settings by other trainers' names, as docs/names.md pairs them. Values are the same."""
+
+_CORRECTED = "off_policy.old_logprobs=trainer off_policy.correction=tis"
+_VERL_CORRECTION = "algorithm.rollout_correction.rollout_is"
+_TRL_CORRECTION = "vllm_importance_sampling_mode"
+_ONE_PASS = "optim.epochs=1 optim.minibatches=1"
+_IN_OTHER_VALUES: dict[str, dict[str, str]] = {
+    "verl": {
+        "selection.strategy=top_p selection.value=0.9": "`algorithm.filter_groups.enable=true`",
+        _CORRECTED: f"`{_VERL_CORRECTION}=token`",
+        f"{_CORRECTED} off_policy.cap=2": f"`{_VERL_CORRECTION}=token` and "
+        f"`{_VERL_CORRECTION}_threshold=2`",
+        f"{_CORRECTED} off_policy.level=token": f"`{_VERL_CORRECTION}=token`",
+        f"{_CORRECTED} off_policy.level=sequence": f"`{_VERL_CORRECTION}=sequence`",
+        _ONE_PASS: "`actor_rollout_ref.actor.ppo_epochs=1`, with "
+        "`actor_rollout_ref.actor.ppo_mini_batch_size` equal to `data.train_batch_size`",
+    },
+    "trl": {
+        _CORRECTED: f"`{_TRL_CORRECTION}=token_truncate`, with vLLM",
+        f"{_CORRECTED} off_policy.cap=2": f"`{_TRL_CORRECTION}=token_truncate` and "
+        "`vllm_importance_sampling_clip_max=2`, with vLLM",
+        f"{_CORRECTED} off_policy.level=token": f"`{_TRL_CORRECTION}=token_truncate`, with vLLM",
+        f"{_CORRECTED} off_policy.level=sequence": f"`{_TRL_CORRECTION}=sequence_truncate`, with "
+        "vLLM",
+        _ONE_PASS: "`num_iterations=1`, with `steps_per_generation` equal to "
+        "`gradient_accumulation_steps`",
+        "reward.shaping=[]": "`reward_weights` of 0 for what does not check the task",
+    },
+}
+_IN_OTHER_VALUES["ragen"] = {_ONE_PASS: _IN_OTHER_VALUES["verl"][_ONE_PASS]}
+"""Settings as we type them, where another trainer means the same by settings of other values; a
+trainer that cannot do it has none."""
 
 
 def trainer_of(columns: Collection[str]) -> str:
@@ -442,24 +488,29 @@ def _foreign(
     is_lost: bool,
 ) -> Action:
     """In the terms of the other trainer; where no cause is known, what to look at first."""
-    terms = TERMS.get(situation.trainer, {})
+    terms, others = TERMS.get(situation.trainer, {}), _IN_OTHER_VALUES.get(situation.trainer, {})
     ends = [(alarm.earliest_onset_step, alarm.onset_step) for alarm in alarms[:1]]
     onset = min((step for pair in ends for step in pair if step is not None), default=0)
     back = ""
     if is_lost and onset > 1:
         back = f"Go back to a checkpoint from before step {onset} and continue with "
     for cause in causes:
+        if not is_lost and cause.settings and cause.settings.keys() <= situation.live.keys():
+            return _set_live(cause, cause.settings, situation)
         own = cause.settings if situation.has_own_keys else {}
         names = {**dict.fromkeys(own), **terms}
         typed = [f"`{names[k] or k}={shown(v)}`" for k, v in cause.settings.items() if k in names]
         is_said = typed and len(typed) == len(cause.settings)
         how = " and ".join(typed) if is_said else cause.instead
+        how = others.get(_pairs(cause.settings), how)
         if how:
             text = f"{back or 'Continue with '}{how}. {cause.why}"
             return Action(text=text, settings=dict(cause.settings), why=_rests_on(cause))
-    helps = next((row for row in tried_for(rule.name) if row.is_shown and _names(row, terms)), None)
+    tried = (row for row in tried_for(rule.name) if row.is_shown)
+    helps = next((row for row in tried if _names(row.treatment, situation.trainer)), None)
     if back and helps is not None:
-        text = f"{back}{helps.treatment.label} ({_names(helps, terms)}). {helps.treatment.why}"
+        names_there = _names(helps.treatment, situation.trainer)
+        text = f"{back}{helps.treatment.label} ({names_there}). {helps.treatment.why}"
         return Action(text=f"{text} {helps.words}", why=helps.treatment.why, rate=helps.words)
     read = _read(rule, causes, situation)
     if not back or rule.name not in STEP_RULES or any(c.is_task or c.look for c in causes):
@@ -469,9 +520,13 @@ def _foreign(
     return replace(read, text=f"{read.text} {trial}", is_trial=True)
 
 
-def _names(row: Measured, terms: Mapping[str, str]) -> str:
+def _names(chosen: Treatment, trainer: str) -> str:
     """What another trainer calls the settings of a treatment; empty if it lacks one of them."""
-    keys = [change.key for change in row.treatment.changes]
+    terms = TERMS.get(trainer, {})
+    ours = _pairs({change.key: change.aim for change in chosen.changes})
+    if ours in (others := _IN_OTHER_VALUES.get(trainer, {})):
+        return others[ours]
+    keys = [change.key for change in chosen.changes]
     return ", ".join(f"`{terms[key]}`" for key in keys) if set(keys) <= terms.keys() else ""
 
 

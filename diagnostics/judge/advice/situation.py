@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from echoscope.store.query.metric_keys import ENTROPY, SAMPLED_TOKENS
+from echoscope.store.records import CommandAction
 from echoscope.text.strict_json import value_at
 
 from ..claims import Fate
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 
 _LIVE = ("live", "waiting", "paused", "stale")
 """Statuses in which a trainer takes commands."""
-_TERMS_OF = {"verl": "verl", "verl-agent": "verl", "RAGEN": "verl", "VAGEN": "verl", "TRL": "trl"}
+_TERMS_OF = {"verl": "verl", "verl-agent": "verl", "RAGEN": "ragen", "VAGEN": "verl", "TRL": "trl"}
 
 
 def terms_of(trainer: Any) -> str:
     """Whose settings advice names, by what a run says of its trainer; "" where nobody's are known.
 
     >>> terms_of("RAGEN"), terms_of("mine")
-    ('verl', '')
+    ('ragen', '')
     """
     return _TERMS_OF.get(trainer, "") if isinstance(trainer, str) else ""
 
@@ -62,7 +63,7 @@ class Situation:
     success: Mapping[int, float] = field(default_factory=dict)
     """Evaluation step to success."""
     trainer: str = ""
-    """Who wrote a foreign file, where its columns tell: `verl` or `trl`."""
+    """Who wrote a foreign run, where that is known: `verl`, `ragen` or `trl`."""
     has_own_keys: bool = False
     """Most columns of a foreign file are named by our keys."""
     fate: Fate | None = None
@@ -118,6 +119,7 @@ def situation_of(run: RunReader, name: str) -> Situation:
     from echoscope.store.checkpoints import evaluation_success  # a metrics file needs no store
     from echoscope.store.status import has_ended, origin_of
     from echoscope.store.steer.settings import live_settings
+    from echoscope.store.steer.steering import obeyed_actions
 
     from ..lineage import changes_of
     from .fate import fate_of
@@ -127,8 +129,15 @@ def situation_of(run: RunReader, name: str) -> Situation:
     if not info.live_knobs or info.config.get("recorded") is True:
         imported = info.config.get("imported")
         source = imported if isinstance(imported, Mapping) else info.config
-        trainer = terms_of(source.get("trainer"))
-        return Situation(run=name, trainer=trainer, fate=fate, has_ended=is_over)
+        takes_settings = CommandAction.SET in obeyed_actions(info.config) and status.value in _LIVE
+        return Situation(
+            run=name,
+            trainer=terms_of(source.get("trainer")),
+            live=live_settings(run).now if takes_settings else {},
+            changes=changes_of(run),
+            fate=fate,
+            has_ended=is_over,
+        )
     return Situation(
         kind="live" if status.value in _LIVE else "ended",
         run=name,

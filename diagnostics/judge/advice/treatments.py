@@ -37,6 +37,14 @@ class TreatmentChange:
     at_least: float = math.nan
     at_most: float = math.nan
 
+    @property
+    def aim(self) -> Any:
+        """The new value or its limit, whatever the present one is; None where it is a multiple."""
+        if self.to is not None:
+            return list(self.to) if isinstance(self.to, tuple) else self.to
+        limits = (limit for limit in (self.at_least, self.at_most) if math.isfinite(limit))
+        return next(limits, None)
+
     def value(self, present: Any) -> Any:
         """The new value; the present one where nothing is to change."""
         if isinstance(self.to, tuple):

@@ -96,7 +96,7 @@ def test_a_run_of_another_trainer_is_told_its_own_key(
     monkeypatch: pytest.MonkeyPatch, trainer: str, name: str
 ) -> None:
     foreign = Situation(kind="foreign", trainer=trainer)
-    action = advised(monkeypatch, row("spread", 8, 8), row("kl", 8, 8), situation=foreign)
+    action = advised(monkeypatch, row("calm-critic", 8, 8), row("kl", 8, 8), situation=foreign)
     assert f"continue with a KL penalty against the reference policy (`{name}`)" in action.text
     assert "It held in 8 of 8 runs" in action.text
     assert not action.command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,43 @@ def test_a_wrong_value_is_refused_in_a_sentence(key: str, value: Any, words: str
 )
 def test_a_right_value_passes(key: str, value: Any) -> None:
     check_settings(KNOBS, {key: value})
+
+
+CLIPS = {"a": {"type": "number", "names": ["both", "low"]}, "b": {"names": ["both", "high"]}}
+
+
+@pytest.mark.parametrize(
+    ("given", "settings"),
+    [
+        ({"both": 1}, {"a": 1, "b": 1}),
+        ({"low": 2, "both": 1}, {"a": 2, "b": 1}),
+        ({"b": 3, "low": 2}, {"a": 2, "b": 3}),
+    ],
+)
+def test_a_setting_may_have_names_of_its_trainer(
+    given: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    assert check_settings(CLIPS, given) == settings
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"low": "x"}, "low is 'x', but must be a number"),
+        ({"a": 1, "low": 2}, "a and low are one setting; give one of them"),
+        ({"lwo": 1}, "'lwo' is not a setting that can change during the run; did you mean 'low'?"),
+    ],
+)
+def test_a_name_of_the_trainer_is_repeated_in_what_is_refused(
+    given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SteeringError, match=f"^{re.escape(words)}$"):
+        check_settings(CLIPS, given)
+
+
+def test_a_setting_that_the_trainer_moves_can_be_set_to_what_was_set_last() -> None:
+    knobs = {"optim.lr": {"type": "number", "moves": True}}
+    assert not setting_warnings(info(live_knobs=knobs), {"optim.lr": 0.1}, {"optim.lr": 0.1})
 
 
 def test_nothing_to_set_is_refused() -> None:
