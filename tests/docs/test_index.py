@@ -62,3 +62,10 @@ def exists(dotted: str) -> bool:
         return True
     home = above / "__init__.py" if above.is_dir() else above.with_suffix(".py")
     return home.is_file() and bool(re.search(rf"\b{last}\b", home.read_text(encoding="utf-8")))
+
+
+def test_the_tests_that_the_architecture_names_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/.]+)`", page)
+    assert len(named) > 30
+    assert [path for path in named if not (ROOT / path).exists()] == []
