@@ -198,7 +198,8 @@ def check_settings(live_knobs: Mapping[str, Any], settings: Mapping[str, Any]) -
             if own in given and len(targets[given[own]]) == 1:
                 raise WrongSettingError(f"{given[own]} and {key} are one setting; give one of them")
             out[own], given[own] = settings[key], key
-    return {key: out[key] for key in schemas if key in out}
+    typed = dict.fromkeys(own for key in settings for own in targets[key])
+    return {own: out[own] for own in typed}
 
 
 @functools.cache
