@@ -221,16 +221,16 @@ def _train_with_small_files(config: RunConfig, path: Path, limit: int, said: Any
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("limit", "message"),
+    ("limit", "every", "message"),
     [
-        (200_000, "cannot write the checkpoint of step 2"),  # weights are larger than a step
-        (24_000, "writing failed"),
+        (200_000, 2, "cannot write the checkpoint of step 0"),  # weights are larger than a step
+        (24_000, 0, "writing failed"),
     ],
 )
 def test_a_full_disk_is_one_line_and_loses_nothing_acknowledged(
-    make_config: MakeConfig, tmp_path: Path, limit: int, message: str
+    make_config: MakeConfig, tmp_path: Path, limit: int, every: int, message: str
 ) -> None:
-    config = make_config("steps=6")
+    config = make_config("steps=6", f"checkpoint.every={every}")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["echoscope.core.run.launch"])
     said = context.Queue()

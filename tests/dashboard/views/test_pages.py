@@ -35,7 +35,7 @@ def test_all_pages_are_there() -> None:
 def test_a_recorded_run_is_shown(name: str, recorded_root: Path, open_page: OpenPage) -> None:
     page = open_page(name, recorded_root, run="tiny")
     assert not page.exception
-    assert page.title[0].value == links.PAGES[name][0]
+    assert page.title[0].value == links.PAGES[name]
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -111,7 +111,7 @@ def test_a_folder_may_have_two_underscores_in_its_name(
     make_run(tmp_path / run_id, values=lambda step: {"policy/entropy": 0.5, "odd__name/x__y": step})
     page = open_page(name, tmp_path, run=run_id, section="odd__name")
     assert not page.exception
-    assert page.title[0].value == links.PAGES[name][0]
+    assert page.title[0].value == links.PAGES[name]
 
 
 @pytest.mark.long
