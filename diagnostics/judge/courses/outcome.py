@@ -28,9 +28,8 @@ BOUND_Z = 3.2
 """... of an upper end that is looked at in every row."""
 LARGE_SHARE = 0.375
 """A fall by so much of what was held is being lost."""
-SHOWN_PART = 0.6
-"""Part of what a turn took that the present level must still show, by what is known of the noise
-now."""
+SHOWN_PART, FEW_ROWS = 0.6, 5
+"""Part of what a turn took that the present level must still show, of a turn from so few rows."""
 STILL_LARGE = 0.75
 """Part of such a fall that must be left of it: the first rows after a turn may be its lowest."""
 GOING_SHARE, GOING_SIGMAS = 0.2, 2.5
@@ -687,8 +686,10 @@ class Outcome:
         if not self.turns.pivots:
             return False
         sign = -1 if self.has_fallen else 1
-        least = max(SHOWN_Z, SHOWN_PART * self.turns.turn_z)
-        return sign * self.series.sigmas(self.turns.pivots[-1][1], self.since_turn) >= least
+        pivot = self.turns.pivots[-1][1]
+        is_short = pivot.size < FEW_ROWS and not self.spec.is_fixed
+        least = max(SHOWN_Z, SHOWN_PART * self.turns.turn_z) if is_short else SHOWN_Z
+        return sign * self.series.sigmas(pivot, self.since_turn) >= least
 
     @property
     def is_down(self) -> bool:
