@@ -78,6 +78,11 @@ def test_the_kept_are_exactly_the_protected(
     assert len(kept) <= keep + 1 + 2 * len(onsets) + len(requested & steps)
 
 
+def test_the_best_stays_beside_the_newest() -> None:
+    success = {20: 0.8, 60: 0.2}
+    assert kept_steps([20, 40, 60, 80], keep=1, success=success, onsets=[]) == {20, 80}
+
+
 @given(STEPS, st.integers(1, 5), RATES, st.integers(2, 300))
 def test_the_last_healthy_checkpoint_survives_every_later_save(
     steps: frozenset[int], keep: int, success: dict[int, float], onset: int
