@@ -36,8 +36,8 @@ test: install lint  ## Lint, types, and all tests that take no long time
 	$(PYTEST) -m '$(PLAIN) and not long and not docs'
 
 # First what .ci/run has too, then by time. -k: what comes after a failure is run as well.
-EVERY := test test-docs test-ranks test-s3 test-notify test-trl test-eval test-sinks test-browser \
-  test-browser-long test-notebook test-worlds search-data test-exports test-peers test-lean test-pretrained \
+EVERY := test test-docs test-ranks test-s3 test-notify test-trl test-sinks test-browser \
+  test-eval test-browser-long test-notebook test-worlds search-data test-exports test-peers test-lean test-pretrained \
   test-ray test-launchers test-textworld test-vllm test-install test-long test-kill test-harness test-cure
 test-all: export HF_HUB_OFFLINE := 1
 test-all: export ECHOSCOPE_SANDBOX := required
