@@ -18,7 +18,6 @@ from .courses.outcome import Outcome
 from .courses.sets import moves_of_sets, of_sets, set_words, unsolved_sets
 from .regimes import Regime
 from .rules.base import (
-    FIXED,
     MOST_SETS,
     SUCCESS,
     View,
@@ -223,10 +222,9 @@ def outcome_words(view: View) -> str:
     if success is None:
         return ""
     text = course_words(success)
-    if success.spec.name in FIXED and len(moves_of_sets(success)) > len(success.turns.pivots[:1]):
-        text += (
-            f" By set: {listed([set_words(each) for each in moves_of_sets(success)], MOST_SETS)}."
-        )
+    moves = moves_of_sets(success)
+    if moves and (not success.shows_turn or moves[0].direction == "fall"):
+        text += f" By set: {listed([set_words(each) for each in moves], MOST_SETS)}."
     text += "".join(f" No task of `{tag}` was ever solved." for tag in unsolved_sets(success))
     train, reward = view.training, view.outcomes["reward"]
     is_told_below = train is reward and reward.has_fallen

@@ -17,7 +17,7 @@ from echoscope.text.amounts import percent
 
 from ...catalogue import metric
 from ..claims import Change
-from ..courses.sets import has_risen_set, moves_of_sets, set_name, set_words
+from ..courses.sets import has_risen_set, moves_of_sets, set_name
 from ..rules.base import FIXED, View, level_amount
 from ..rules.task import (
     TERM_AGREEMENT,
@@ -139,7 +139,7 @@ def causes_of(
         causes += _reward_terms(names, view, situation)
         causes += _changes(onsets, situation)
     if "NOT_LEARNING" in names:
-        causes += _never_learned(view, situation)
+        causes += _never_with_rates(view, situation)
     elif not names <= _OTHER_POLICY_RULES:
         measured = (
             _entropy_term(names, view, history, situation),
@@ -354,13 +354,19 @@ def _forgetting(view: View) -> Cause | None:
         return None
     lost = f"`{set_name(moves[0])}`" if is_shown else "another set"
     return Cause(
-        text=f"the policy learns {set_words(moves[-1])}, and forgets "
-        f"{set_words(moves[0]) if is_shown else lost}",
+        text=f"the policy learns {_with_rates(moves[-1])} and forgets "
+        f"{_with_rates(moves[0]) if is_shown else lost}",
         refuted_by=f"{lost} falls as much when tasks like it are trained, too",
         key="tasks",
         look=f"Mix tasks like those of {lost} into the training tasks, or keep the policy nearer "
         "to where it started: by a KL penalty or a lower learning rate.",
     )
+
+
+def _with_rates(move: Change) -> str:
+    """`` `math` (30 % -> 50 %) ``."""
+    before, after = percent(move.before.value), percent(move.after.value)
+    return f"`{set_name(move)}` ({before} -> {after})"
 
 
 def _gain(move: Change) -> float:
@@ -638,7 +644,7 @@ def _unless_set(settings: Mapping[str, Any], situation: Situation) -> Mapping[st
     return {} if held else settings
 
 
-def _never_learned(view: View, situation: Situation) -> list[Cause]:
+def _never_with_rates(view: View, situation: Situation) -> list[Cause]:
     hint, instructions = (
         situation.setting(f"context.{name}") for name in ("format_hint", "instructions")
     )

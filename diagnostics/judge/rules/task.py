@@ -71,8 +71,9 @@ def _low_success(view: View) -> Finding | None:
     """
     deciding = view.deciding
     names = (*RATES, "eval_reward", "reward") if not view.has_success_rate else RATES
-    looked_at = {id(o): o for o in (*map(view.outcomes.__getitem__, names), *deciding)}
-    fallen = [outcome for outcome in looked_at.values() if outcome.is_down]
+    measured = [view.outcomes[name] for name in names]
+    measured += [outcome for outcome in deciding if outcome.spec.name not in names]
+    fallen = [outcome for outcome in measured if outcome.is_down]
     if not fallen:
         return _lost_set(view)
     fallen.sort(key=lambda outcome: -_gravity(outcome, deciding))
@@ -120,7 +121,7 @@ def _lost_set(view: View) -> Finding | None:
                     of_set,
                     words=f"{label} on `{tag}`: {levels}{rest}",
                     title=f"Success dropped on the tasks of `{tag}`",
-                    meaning=f"The policy solves fewer tasks of `{tag}` than before, and others "
+                    meaning=f"The policy solves fewer tasks of `{tag}` than before. Other sets "
                     "make up for it in the mean.",
                 )
     return None
