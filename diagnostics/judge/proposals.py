@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .advice.actions import TASK_MUST_CHANGE, checkpoint_before, good_checkpoint
+from .advice.actions import checkpoint_before, good_checkpoint
 from .advice.causes import STEP_RULES, treatment_of
 from .advice.measured import of_settings, offered
 from .advice.situation import Situation
@@ -113,7 +113,7 @@ def _candidates(engine: AlarmEngine, step: int) -> Iterator[Proposal]:
         settings = treatment_of(cause, causes, rules, situation)
         before, _ = checkpoint_before(cause, settings, engine.open_records(), situation)
         if before is not None:
-            lead = TASK_MUST_CHANGE if cause.is_task else ""
+            lead = "It changes the training task. " if cause.is_task else ""
             why = f"{lead}Likely cause: {cause.text}. {cause.why}".strip()
             yield Proposal(
                 settings=settings,

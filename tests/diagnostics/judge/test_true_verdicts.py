@@ -534,7 +534,7 @@ def test_another_task_is_proposed_only_where_a_person_decides() -> None:
     engine = observed(60, lambda s: broken(s) | steady, lucky).engine
     asked, alone = treatments_of(engine, 20, may_change_task=True), treatments_of(engine, 20)
     assert asked[0].settings == {"envs.train.0.params.slip": 0}
-    assert asked[0].why.startswith("No trainer setting cures this; the task must change. ")
+    assert asked[0].why.startswith("It changes the training task. Likely cause: ")
     assert [each.settings for each in asked[1:]] == [each.settings for each in alone][:3]
     assert not any(each.is_of_task for each in alone)
 
