@@ -15,7 +15,7 @@ from .evidence_rows import evidence_rows
 
 STYLE = style_sheet(Path(__file__).parent / "css" / "verdict.css")
 
-_ORDER = {"Evidence": 0, "What to do": 1}
+_ORDER = {"Evidence": 0, "Meanwhile": 1, "What to do": 2}
 _LISTED = ("Likely causes", "Not checked", "Not yet confirmed", "Cannot be confirmed")
 """Parts that stand below as lists, in full."""
 
@@ -78,7 +78,7 @@ def _parts(verdict: Verdict) -> str:
     out = []
     for title, part_text in rows:
         text, _, command = part_text.partition("\n  ")
-        pieces = parts_of_list(text) if title == "Evidence" else [text]
+        pieces = parts_of_list(text) if title in ("Evidence", "Meanwhile") else [text]
         text_html = "<br>".join(escape_with_code(capitalised(piece), 2000) for piece in pieces)
         typed = f"<pre>{escape(command, 1000)}</pre>" if command else ""
         out.append(f"<dt>{escape(title)}</dt><dd>{text_html}{typed}</dd>")
