@@ -116,8 +116,8 @@ def _order(table: RunsTable, asked: state.TableRequest) -> None:
     st.session_state[key] = asked.order
 
     def changed() -> None:
-        state.note_choice("order", st.session_state[key])
-        go(sort=st.session_state[key], page=None)
+        if state.note_choice("order", key):
+            go(sort=st.session_state[key], page=None)
 
     st.selectbox(
         "Sort by",
@@ -189,8 +189,9 @@ def _several(
     other = dict.fromkeys(empty or {})
 
     def changed() -> None:
+        if not state.note_choice(param, key):
+            return
         now = st.session_state[key]
-        state.note_choice(param, [*now])
         go(**{param: ",".join(now)} | other | dict.fromkeys(clears))
         if not now and empty:
             go(**empty)

@@ -24,7 +24,7 @@ NEWEST = "-started"
 MAX_GROUPED = 12
 MAX_COLUMNS = 40
 MAX_CURVES = 4
-_GENERATION = "_runs_generation"
+_GENERATION, _TABLE = "_runs_generation", "_runs_table"
 _CHOICES, _ADDRESS = "_runs_choices", "_runs_address"
 _KEPT = (*PARAMS, "view", "page", "hide", "solo")
 """What of the address holds until somebody comes back from another page."""
@@ -152,13 +152,27 @@ def widget_key(name: str, value: object) -> str:
     if shown != value:
         number += 1
     choices[name] = value, number
+    return _menu_key(name, number)
+
+
+def _menu_key(name: str, number: int) -> str:
     return f"_runs_{name}_{number}"
 
 
-def note_choice(name: str, value: object) -> None:
-    """Somebody chose a value in the menu itself, which goes on."""
+def note_choice(name: str, key: str) -> bool:
+    """Somebody chose a value in the menu itself, which goes on.
+
+    Returns:
+        False where the menu has been replaced and its value does not count. A browser that has not
+        yet drawn the page again sends what its old widgets hold with whatever it asks for next, and
+        Streamlit, which has forgotten them, takes that for a change.
+    """
     choices = st.session_state[_CHOICES]
-    choices[name] = value, choices[name][1]
+    number = choices[name][1]
+    is_shown = key == _menu_key(name, number)
+    if is_shown:
+        choices[name] = st.session_state[key], number
+    return is_shown
 
 
 def toggle(param: str, digest: str) -> None:
@@ -188,6 +202,15 @@ def tick(run_ids: Iterable[str], *, is_on: bool) -> None:
 def untick_all() -> None:
     st.session_state[TICKED] = ()
     new_generation()
+
+
+def show_table(key: str) -> None:
+    """Note which table is drawn: a selection in another one is of a page that is no more."""
+    st.session_state[_TABLE] = key
+
+
+def is_table_shown(key: str) -> bool:
+    return bool(st.session_state.get(_TABLE) == key)
 
 
 def generation() -> int:

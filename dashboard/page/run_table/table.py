@@ -82,6 +82,7 @@ def draw(table: RunsTable, lines: Sequence[TableLine], asked: state.TableRequest
     selected = [n for n, of_line in enumerate(ids) if of_line and now.issuperset(of_line)]
     mark = state.digest_of(*(line.digest for line in lines), list(cells), state.generation())
     key = f"run_table:{mark}"
+    state.show_table(key)
     st.dataframe(
         _coloured(cells, lines, asked),
         hide_index=True,
@@ -166,6 +167,8 @@ def _selected(
     key: str, ids: Sequence[Sequence[str]], before: Sequence[int], columns: Sequence[RunsColumn]
 ) -> None:
     """Somebody ticked a row or clicked a heading."""
+    if not state.is_table_shown(key):
+        return
     selection = st.session_state[key]["selection"]
     kinds = {column.name: column.kind for column in columns} | {NAME: "text"}
     headings = [name for name in selection["columns"] if name in kinds and name not in NOT_SORTED]

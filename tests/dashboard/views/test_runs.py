@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import streamlit as st
 from browsing import until
 from made_run import CONFIG, add_steps, make_run, open_writer
 from shown_figures import shown_figures
@@ -277,6 +278,25 @@ def test_whoever_comes_back_finds_the_table_as_it_was_left(
     page.session_state["_arrived"] = True
     assert [*columns_of(page.run())][-1] == "optim.lr"
     assert page.query_params["cols"] in ("optim.lr", ["optim.lr"])
+
+
+def test_what_a_replaced_menu_or_table_sends_again_counts_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a browser does that has not yet drawn the page anew."""
+    monkeypatch.setattr(st, "session_state", {})
+    before = state.widget_key("order", "-started")
+    st.session_state[before] = "-step"
+    assert state.note_choice("order", before)
+    assert state.widget_key("order", "-step") == before  # the menu's own choice: it goes on
+    after = state.widget_key("order", "-success")
+    assert not state.note_choice("order", before)
+    assert state.widget_key("order", "-success") == after
+
+    state.show_table("table:1")
+    assert state.is_table_shown("table:1")
+    state.show_table("table:2")
+    assert not state.is_table_shown("table:1")
 
 
 def test_a_saved_view_is_an_address(tmp_path: Path, open_page: OpenPage) -> None:
