@@ -46,6 +46,7 @@ from .rules import signal as rules_signal
 from .rules import task as rules_task
 from .rules.alarm_texts import RULE_TEXTS
 from .rules.base import FIXED, Finding, Rule, Sign, View, describe
+from .rules.meanwhile import Beside
 from .rules.metrics_needed import logged_keys
 
 ALL_RULES: tuple[Rule, ...] = (*rules_reasoning.RULES, *rules_signal.RULES, *rules_task.RULES)
@@ -55,6 +56,7 @@ CONVERGED, NOT_LEARNING = "CONVERGED", "NOT_LEARNING"
 """The rule that says that a run is done."""
 SYMPTOMS = ("LOW_SUCCESS", "DEGENERATE_TEXT")
 CLEAR_AFTER = 5
+LEAST_CRITICAL = 3
 """Rows in a row without a finding after which an alarm is cleared: one good batch ends nothing."""
 DOWNGRADE_AFTER = 10
 """Rows in a row without a second channel after which a critical alarm is a warning again."""
@@ -119,6 +121,8 @@ class OpenAlarm:
     onset_interval: tuple[int, int] | None = None
     """First and last step at which it may have begun (nominal 90 %)."""
     critical_step: int | None = None
+    first_critical_step: int | None = None
+    num_critical_rows: int = 0
     metric: str = ""
     words: str = ""
     title: str = ""
@@ -138,8 +142,12 @@ class OpenAlarm:
             self.severity = severity
         if self.severity is not AlarmSeverity.CRITICAL:
             self.critical_step = None
-        elif self.critical_step is None:
-            self.critical_step = view.step
+        else:
+            self.num_critical_rows += 1
+            if self.critical_step is None:
+                self.critical_step = view.step
+            if self.first_critical_step is None:
+                self.first_critical_step = view.step
         if (dates := main.onset_interval) is not None:
             self.onset_interval, self.onset_step = dates, main.onset_step
         self.metric, self.words = main.key, finding.words
@@ -158,6 +166,16 @@ def _new_alarm(rule: Rule, finding: Finding, view: View) -> OpenAlarm:
         onset_step=view.step if main.onset_step is None else main.onset_step,
         earliest_onset=main.last_quiet_step,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedAlarm:
+    """An alarm that was critical for some rows, and has cleared."""
+
+    rule: str
+    title: str
+    steps: tuple[int, int]
+    """At which it first was critical, and at which it cleared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +223,11 @@ class AlarmEngine:
         self.first_watch_step: int | None = None
         self.first_critical_step: int | None = None
         self._open: dict[str, OpenAlarm] = {}
+        self.ended: list[EndedAlarm] = []
+        """Alarms that were critical, in the order in which they ended."""
         self._opening = ""  # rule of the alarm that led when the present collapse began
         self.history = History()
+        self.beside = Beside()
         self.situation = Situation()
         """What advice knows of the run; set by whoever opens it."""
         self.config = config or AlarmConfig()
@@ -257,6 +278,7 @@ class AlarmEngine:
         self.num_rows += 1
         view = self.view()
         self.history.observe(view, full)
+        self.beside.observe(step, full)
         events = [event for rule in self._rules for event in self._apply(rule, view, exemplars)]
         state = self.run_state
         if self.first_watch_step is None and (state is RunState.WATCH or state.is_failure):
@@ -421,6 +443,14 @@ class AlarmEngine:
             if not is_note and alarm.absent_rows < CLEAR_AFTER:
                 return []
             del self._open[rule.name]
+            if alarm.first_critical_step is not None and alarm.num_critical_rows >= LEAST_CRITICAL:
+                self.ended.append(
+                    EndedAlarm(
+                        rule=alarm.rule,
+                        title=alarm.title,
+                        steps=(alarm.first_critical_step, view.step),
+                    )
+                )
             return [self._record(alarm, AlarmState.CLEARED)]
         before = None if alarm is None else alarm.severity
         if alarm is None:
@@ -499,7 +529,7 @@ class AlarmEngine:
         Args:
             restarted: Channels whose tasks changed, so that they begin anew.
         """
-        self._open, self._opening = {}, ""
+        self._open, self._opening, self.ended = {}, "", []
         for name in restarted:
             self.view()[name].restart()
         self.first_watch_step = self.first_critical_step = None

@@ -36,7 +36,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
         "template",
         "agreement",
     ),
-    "repetition": ("sibling_distance_down", "duplicates", "loops", "echo"),
+    "repetition": ("sibling_distance_down", "duplicates", "loops", "echo", "copied", "empty"),
     "spread": ("spread", "zero_spread"),
     "update": (
         "gradient",

@@ -143,14 +143,21 @@ class RegimeTracker:
     best_dependence: float = 0.0
     source: str = ""
     """One of SOURCES; empty before the first measurement."""
+    rows_since: int = 0
+    """Rows of the log after the last measurement."""
+    longest_gap: int = 0
+    """Rows from one measurement to the next, at most."""
     _opening: list[float] = field(default_factory=list)
     _candidate: Regime = Regime.UNDETERMINED
 
     def observe(self, values: Mapping[str, float]) -> Regime:
         """Take in a step's metrics; without a measurement nothing changes."""
         point = point_of(values)
+        self.rows_since += 1
         if point is None or not self._is_of_use(point.source):
             return self.regime
+        self.longest_gap = max(self.longest_gap, self.rows_since)
+        self.rows_since = 0
         if len(self._opening) < OPENING:
             self._opening.append(point.entropy)
         self.best_dependence = max(self.best_dependence, point.dependence)
@@ -161,6 +168,11 @@ class RegimeTracker:
         if self._candidate is before:
             self.regime = before
         return self.regime
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the last measurement is not older than usual: it may be that none can be made."""
+        return self.rows_since <= 2 * max(self.longest_gap, 1)
 
     def _is_of_use(self, source: str) -> bool:
         """Keeps to the best source; starts anew where a better one appears."""

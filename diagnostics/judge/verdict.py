@@ -209,7 +209,7 @@ class Diagnosis:
 
     def _regime(self, open_alarms: Sequence[OpenAlarm]) -> Regime:
         """What the plane of reasoning says; undetermined where the headline contradicts it."""
-        measured = self.regimes.regime
+        measured = self.regimes.regime if self.regimes.is_current else Regime.UNDETERMINED
         if not open_alarms or open_alarms[0].severity is AlarmSeverity.INFO:
             return measured
         named = {

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from echoscope.text.amounts import counted, listed
+from echoscope.text.amounts import counted, listed, step_words
 from echoscope.text.sentences import capitalised, in_sentence, parts_of_list
 
 from ..catalogue import metric
 from .advice.actions import Action
 from .advice.causes import NOTES, Cause, unknown_words
 from .advice.situation import Situation
-from .alarms import RULES_BY_NAME, AlarmEngine, Blindness, OpenAlarm, RunState
+from .alarms import RULES_BY_NAME, AlarmEngine, Blindness, EndedAlarm, OpenAlarm, RunState
 from .claims import Change
-from .courses.outcome import Outcome
+from .courses.outcome import LEAN_SIGMAS, NEAR_BEST, Outcome
+from .courses.series import Stretch
 from .courses.sets import moves_of_sets, of_sets, set_words, unsolved_sets
 from .regimes import Regime
 from .rules.base import (
@@ -24,7 +25,7 @@ from .rules.base import (
     describe,
     level_words,
 )
-from .rules.meanwhile import moved_meanwhile
+from .rules.meanwhile import Beside
 from .rules.metrics_needed import mapping_words, wanting_words
 from .rules.task import fallen_success
 
@@ -43,6 +44,14 @@ NEAREST = "Nearest to an alarm"
 """How the sentence begins that names them."""
 FAR_APART = 0.2
 """Success in training above that on the evaluation tasks, from which both are told."""
+GAINED_SHARE = 0.25
+"""Part of what was gained in training that the evaluation gained at most, for that to be said."""
+PROBABLE_SIGMAS = 4.0
+"""Standard errors at which two levels side by side most likely differ: a turn, which is looked for
+in every row, takes more."""
+CAME_BACK = " Since then it rose to "
+MAX_EARLIER = 3
+"""Alarms that are over and are named."""
 MAX_SPIKES = 3
 """Steps of single far values that are named."""
 MAX_NEAREST = 2
@@ -51,6 +60,7 @@ TITLES = (
     "Evidence",
     "Meanwhile",
     "Also",
+    "Earlier",
     "Likely cause",
     "Likely causes",
     "What to do",
@@ -107,10 +117,13 @@ def verdict_text(
         parts += [f"Also seen, and no problem by itself: {'; '.join(notes)}."] if notes else []
         parts += _cause_part(causes) if state is RunState.RECOVERING else []
     else:
-        parts = _alarm_parts(state, open_alarms, onset, view, template, situation.has_ended)
+        parts = _alarm_parts(
+            state, open_alarms, onset, view, engine.beside, template, situation.has_ended
+        )
         is_note = all(alarm.rule in NOTES for alarm in open_alarms)
         unknown = [] if is_note else [f"Likely cause: {unknown_words(situation)}"]
         parts += _cause_part(causes) or unknown
+    parts += _earlier_part(engine.ended, parts[0])
     if situation.fate is not None:
         parts[0] = f"{situation.fate.words} {parts[0]}"
     if situation.fate is not None or state not in (RunState.INSUFFICIENT, RunState.HEALTHY):
@@ -211,8 +224,16 @@ def _healthy(state: RunState, num_measured: int, view: View, nearest: Sequence[s
     near = nearest_words(nearest)
     rest = f" {NEAREST}: {near}." if near and state is RunState.HEALTHY else ""
     checked = counted(num_measured, "signal")
-    end = "" if state is RunState.RECOVERING else f" No problem found ({checked} checked)."
-    course = outcome_words(view)
+    course, gap, success = outcome_words(view), _unlearned_words(view), view.success
+    end = f" No problem found ({checked} checked)."
+    before = None if success is None else success.before_now
+    is_falling = (
+        success is not None
+        and before is not None
+        and before.mean > success.now.mean
+        and _sigmas_from(before, success) >= PROBABLE_SIGMAS
+    )
+    end = "" if state is RunState.RECOVERING or is_falling else gap or end
     return f"{capitalised(state.value)}.{f' {course}' if course else ''}{end}{rest}"
 
 
@@ -249,6 +270,29 @@ def _tells_more(train: Outcome, success: Outcome) -> bool:
     return train.is_rate and success.is_rate and train.level - success.level >= FAR_APART
 
 
+def _unlearned_words(view: View) -> str:
+    """Training success rose far, and the fixed tasks gained hardly anything from it."""
+    train, fixed = view.training, view.success
+    if fixed is None or not (fixed.spec.is_fixed and fixed.is_rate and train.is_rate):
+        return ""
+    if fixed.shows_turn or not train.shows_turn or train.has_fallen:
+        return ""
+    rise = train.last_change
+    before, after = (fixed.between(*level.steps) for level in (rise.before, rise.after))
+    gain = rise.after.value - rise.before.value
+    if before is None or after is None or gain < FAR_APART:
+        return ""
+    most = fixed.change(before, after).high
+    if most > GAINED_SHARE * gain:
+        return ""
+    points = round(100 * most)
+    gained = f"at most {counted(points, 'point')}" if points > 0 else "nothing"
+    return (
+        f" The fixed tasks gained {gained} meanwhile: perhaps the policy learns its training tasks "
+        "by heart. Train on more tasks, or on tasks like those of the evaluation."
+    )
+
+
 _LOOK_AT_REWARD = "Check whether a term or a weight of the reward changed there."
 
 
@@ -270,6 +314,24 @@ def left_out_words(view: View) -> list[str]:
     return parts
 
 
+def _sigmas_from(before: Stretch, outcome: Outcome) -> float:
+    """Standard errors between a level and the present one."""
+    return abs(outcome.series.sigmas(before, outcome.now))
+
+
+def _is_far(outcome: Outcome, before: Stretch) -> bool:
+    """Does the present level differ by much, and by more than a glance takes for chance?
+
+    Much is a tenth of a rate, and of a return the noise of one row.
+    """
+    means = before.mean, outcome.now.mean
+    if _sigmas_from(before, outcome) < LEAN_SIGMAS:
+        return False
+    if outcome.is_rate:
+        return abs(means[0] - means[1]) > (1 - NEAR_BEST) * max(means)
+    return abs(means[0] - means[1]) > outcome.series.sigma
+
+
 def course_words(outcome: Outcome) -> str:
     """What an outcome does, in one sentence.
 
@@ -288,13 +350,16 @@ chance.'
     pivots = outcome.turns.pivots
     before = outcome.before_now
     open_change = ""
-    if before is not None and outcome.is_far(before, outcome.now):
+    if before is not None and _is_far(outcome, before):
         was = level_words(outcome.level_of(before), with_trials=False)
-        open_change = f" Before, it was {was}: that looks like a change, and may still be chance."
-    if not pivots and open_change:
-        return f"{capitalised(name)} is {now}.{open_change}"
-    if not pivots:
+        likely = f"most likely it {'fell' if before.mean > outcome.now.mean else 'rose'}"
+        has_changed = _sigmas_from(before, outcome) >= PROBABLE_SIGMAS
+        open_change = f" Before, it was {was}: "
+        open_change += f"{likely if has_changed else 'that may still be chance'}."
+    if not pivots and before is None and outcome.count > 1:
         return f"{capitalised(name)} is {now}, with no change beyond chance."
+    if not pivots:
+        return f"{capitalised(name)} is {now}.{open_change}"
     if not outcome.shows_turn:
         return f"{capitalised(name)} is {now}.{open_change}"
     start = level_words(outcome.level_of(outcome.before()), with_trials=False)
@@ -313,7 +378,7 @@ chance.'
     fell = f"{capitalised(name)} fell{times} from {held}"
     end = ", below what it was" if outcome.is_below_best else ""
     end += ", and still rises" if outcome.still_rises else ""
-    return f"{fell} to {start}. Since then it rose to {now}{end}."
+    return f"{fell} to {start}.{CAME_BACK}{now}{end}."
 
 
 def _alarm_parts(
@@ -321,6 +386,7 @@ def _alarm_parts(
     open_alarms: Sequence[OpenAlarm],
     onset: Onset,
     view: View,
+    beside: Beside,
     template: str,
     has_ended: bool,
 ) -> list[str]:
@@ -343,7 +409,7 @@ def _alarm_parts(
         fall: Change | None = main.last_change
     else:
         fall = fallen_success(view)
-    meanwhile = moved_meanwhile(view, fall) if fall is not None else []
+    meanwhile = beside.moved(fall) if fall is not None else []
     others_moved = [text for text in meanwhile if f"{text.split(':')[0]}: " not in evidence]
     parts += [f"Meanwhile: {'; '.join(others_moved)}."] if others_moved else []
     others = [alarm for alarm in open_alarms[1:] if not _is_said(alarm, worst)]
@@ -352,6 +418,15 @@ def _alarm_parts(
         between = "; " if any("," in title for title in also) else ", "
         parts.append(f"Also: {between.join(also)}.")
     return parts
+
+
+def _earlier_part(ended: Sequence[EndedAlarm], text: str) -> list[str]:
+    """What was critical and is over: who looks at the end alone would not know it."""
+    others = [alarm for alarm in ended if alarm.rule != "LOW_SUCCESS" or CAME_BACK not in text]
+    last = others[-MAX_EARLIER:]
+    texts = [f"{in_sentence(alarm.title)} (critical, {step_words(alarm.steps)})" for alarm in last]
+    texts += [f"and {len(others) - len(last)} before"] if len(others) > len(last) else []
+    return [f"Earlier: {'; '.join(texts)}."] if texts else []
 
 
 def _is_said(alarm: OpenAlarm, worst: OpenAlarm) -> bool:

@@ -472,6 +472,10 @@ def _entropy_term(
     )
 
 
+LONG_HELD = 20
+"""Steps with one learning rate without a fall, after which it is known to do no harm."""
+
+
 def _rising_rate(
     onsets: Mapping[str, Interval], history: History, situation: Situation
 ) -> Cause | None:
@@ -482,18 +486,23 @@ def _rising_rate(
     """
     early, peak = history.rate_at_best, history.peak_rate
     names = onsets.keys() & STEP_RULES
-    before = history.rate_before(min((onsets[name][0] for name in names), default=0))
-    early = before if RATE_RISE * before <= early else early
+    first = min((onsets[name][0] for name in names), default=0)
+    before, when = history.rate_before(first), "when success was best"
+    if RATE_RISE * before <= early:
+        early, when = before, f"before step {first}"
     if not names or not early > 0 or not peak >= RATE_RISE * early:
         return None
     base = situation.recipe[1].get("optim.lr", math.inf)
     lower = base if isinstance(base, float) and base < peak else rounded(early / 3)
+    why = "Success was lost on the way up, so the rate stays well below the one before."
+    if lower < early and history.held_rate(early) >= LONG_HELD:
+        lower, why = early, "With this rate success held."
     return Cause(
-        text=f"the learning rate rose from {early:.2g}, when success was best, to {peak:.2g}",
+        text=f"the learning rate rose from {early:.2g}, {when}, to {peak:.2g}",
         refuted_by="the run goes the same way with the earlier learning rate",
         settings={"optim.lr": lower},
         instead=f"a learning rate of {lower:g}",
-        why="Success was lost on the way up, so the rate stays well below the one at the best.",
+        why=why,
     )
 
 

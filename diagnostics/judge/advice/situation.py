@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -198,6 +199,11 @@ class History:
     def rate_before(self, step: int) -> float:
         """The learning rate of the last step before one; NaN where none is known."""
         return next((rate for since, rate in reversed(self.rates) if since < step), math.nan)
+
+    def held_rate(self, rate: float) -> int:
+        """Steps for which a learning rate was held, the last time; 0 where it never ended."""
+        held = [(rate, end - since) for (since, rate), (end, _) in itertools.pairwise(self.rates)]
+        return next((steps for held_rate, steps in reversed(held) if held_rate == rate), 0)
 
     def observe(self, view: View, values: Mapping[str, float]) -> None:
         rate, luck = values.get("optim/lr", math.nan), values.get("reward/luck_frac", math.nan)

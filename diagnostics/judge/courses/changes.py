@@ -22,6 +22,7 @@ The onset is where the strength first passed one half; `last_quiet_step` is the 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -154,12 +155,24 @@ class Channel(Course):
         if self._dated is None or self._dated[:2] != key:
             mode: Literal["up", "down"] = "down" if self.spec.direction == "fall" else "up"
             dates = since_when(self.history[:late], mode)
-            # A turn that ended before, or after the alarm, is another one.
-            if dates is None or dates[0] > self.half_way_step:
-                quiet, half = self.last_quiet_step, self.half_way_step
+            half, earliest = self.half_way_step, self._first_step_of_best
+            # A turn that ended before, or began after the alarm, is another one.
+            if dates is None or dates[0] > half or dates[2] < earliest:
+                quiet = self.last_quiet_step
                 dates = (half if quiet is None else min(quiet + 1, half), half, half)
-            self._dated = (*key, dates)
+            first, likeliest, last = dates
+            first = max(first, min(earliest, last))
+            self._dated = (*key, (first, max(first, likeliest), last))
         return self._dated[2]
+
+    @property
+    def _first_step_of_best(self) -> int:
+        """First step of the level that the change is measured from; 0 where that is no extreme."""
+        best = self.high_step if self.spec.direction == "fall" else self.low_step
+        if self.spec.against != "best" or best is None:
+            return 0
+        steps = [step for step, _ in self.history]
+        return steps[max(bisect_right(steps, best) - self.window, 0)] if steps else 0
 
     @property
     def onset_interval(self) -> tuple[int, int] | None:

@@ -153,6 +153,8 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     _rise("duplicates", 0.3, "text/near_duplicate_frac", **_ESTIMATE),
     _rise("loops", 0.2, "text/loop_frac", **_ESTIMATE),
     _rise("echo", 0.3, "text/echo_frac", **_ESTIMATE),
+    _rise("copied", 0.4, "text/prompt_copy_frac", **_ESTIMATE),
+    _rise("empty", 0.3, "text/empty_reasoning_frac", **_ESTIMATE),
     # --- reward spread
     _fall("spread", _QUARTER, metric_keys.GROUP_STD, against="start", is_share=True, **_OF_TEN),
     _size("zero_spread", 0.8, metric_keys.ZERO_STD, persist=5, **_OF_TEN),

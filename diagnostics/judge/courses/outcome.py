@@ -462,18 +462,6 @@ class Outcome:
         first = self.turns.pivots[-1][1].stop if self.turns.pivots else 0
         return self.turns.level_until(now.start, first) if now.start > first else None
 
-    def is_far(self, before: Stretch, after: Stretch) -> bool:
-        """Do two levels differ by much, and by more than a glance takes for chance?
-
-        Much is a tenth of a rate, and of a return the noise of one row.
-        """
-        apart = abs(before.mean - after.mean)
-        if abs(self.series.sigmas(before, after)) < LEAN_SIGMAS:
-            return False
-        if self.is_rate:
-            return apart > (1 - NEAR_BEST) * max(before.mean, after.mean)
-        return apart > self.series.sigma
-
     @property
     def sigmas_sagging(self) -> float:
         """Standard errors from its best down to now where it sags; else 0."""

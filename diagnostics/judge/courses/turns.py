@@ -16,9 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from .series import Series, Stretch
+
+if TYPE_CHECKING:
+    from echoscope.store.records import FloatArray64, IntArray64
 
 SHOWN_Z = 2.5
 """Standard errors by which two stretches differ that are set against each other in words."""
@@ -224,6 +227,10 @@ RAMPS = (*range(21), 23, 25, 28, 31, 34, 38, 42, 47, 52, 58, 64, 71, 79, 88)
 """Rows that a change may take."""
 FADES = (2, 4, 8, 16, 32, 64)
 """Rows in which two thirds of a change are done that is fast at first."""
+SLOW_FADES = (128, 256)
+"""... that a course may have had all along, and that is no steepening."""
+LEAST_TO_STEEPEN, STEEPENING_DROP = 12, 25.0
+"""Rows, and twice the log-likelihood by which a slope that breaks must be better than a ramp."""
 
 
 def since_when(values: Sequence[tuple[int, float]], mode: Mode) -> Dates | None:
@@ -242,10 +249,34 @@ def since_when(values: Sequence[tuple[int, float]], mode: Mode) -> Dates | None:
             turn = turns.pivots[-1][1], len(series)
     if turn is None:
         return None
-    stop = dated_with(turn[1], len(series))
-    first, likeliest, last = change_points(series, turn[0].start, stop, CORRELATED_DROP)
-    rows = max(first - 1, 0), likeliest, min(last + 1, stop - 1)
-    return between_rows(series, turn[0].start, rows, is_rare=False)
+    start, stop = turn[0].start, dated_with(turn[1], len(series))
+    steeper = steepening(series, start, mode)
+    first, likeliest, last = steeper or change_points(series, start, stop, CORRELATED_DROP)
+    rows = max(first - 1, 0), likeliest, min(last + 1, len(series) - 1 if steeper else stop - 1)
+    return between_rows(series, start, rows, is_rare=False)
+
+
+def steepening(series: Series, start: int, mode: Mode) -> Dates | None:
+    """At which rows from `start` on a course became much steeper that had long gone the same way.
+
+    An entropy that declines a little at every step of a healthy run, and then collapses, has gone
+    down since its first row; what broke, broke later. None where one ramp from a level tells the
+    course about as well as a slope to which a ramp is added.
+    """
+    y_R, unit_R = series.rows_and_units(start, len(series))
+    num_rows = len(y_R)
+    if num_rows < LEAST_TO_STEEPEN:
+        return None
+    ramps = [*(n for n in RAMPS if n < num_rows), num_rows]
+    level_T, _, _ = _fitted(y_R, unit_R, shapes_of(num_rows, ramps, (*FADES, *SLOW_FADES)))
+    rest_T, gain_T, _ = _fitted(y_R, unit_R, shapes_of(num_rows, ramps, ()), is_sloping=True)
+    rest_T[gain_T * (1 if mode == "up" else -1) <= 0] = math.inf
+    best = float(rest_T.min())
+    misfit = max(best / max(num_rows - SHAPE_PARAMETERS - 1, 1), 1.0)
+    if float(level_T.min()) <= best + STEEPENING_DROP * misfit:
+        return None
+    inside = (rest_T <= best + CORRELATED_DROP * misfit).nonzero()[0]
+    return start + int(inside[0]), start + int(rest_T.argmin()), start + int(inside[-1])
 
 
 def dated_with(turned: int, count: int) -> int:
@@ -280,48 +311,79 @@ def change_points(series: Series, start: int, stop: int, drop: float = LIKELY_DR
     """
     import numpy as np
 
-    y_R = np.asarray(series.values[start:stop])
+    y_R, unit_R = series.rows_and_units(start, stop)
     num_rows = len(y_R)
     if num_rows < 3:
         return start + min(1, num_rows - 1), stop - 1, stop - 1
-    unit_R = np.diff(np.asarray(series._units[start : stop + 1]))
-    rows_R = np.arange(num_rows)
-    variance_R = np.maximum(unit_R, 1e-12)
-    best = math.inf
-    scores_T: np.ndarray = np.full(num_rows, np.inf)
-    for _ in range(2):
-        weight_R = 1.0 / variance_R
-        scores_T = np.full(num_rows, np.inf)
-        fits: dict[int, np.ndarray] = {}
-        # (T, R): the share of the change that row r has, if it begins at row t. A jump at the
-        # first row would be no change.
-        since_TR = np.maximum(rows_R[None, :] - rows_R[:, None] + 1, 0)
-        shapes = [np.minimum(since_TR / (n + 1), 1.0) for n in RAMPS if n < num_rows]
-        shapes += [1 - np.exp(-since_TR / n) for n in FADES if n < num_rows]
-        for share_TR in shapes:
-            total = weight_R.sum()
-            mean_y = (weight_R * y_R).sum() / total
-            mean_T = share_TR @ weight_R / total
-            centred_TR = share_TR - mean_T[:, None]
-            power_T = (centred_TR**2) @ weight_R
-            slope_T = (centred_TR @ (weight_R * (y_R - mean_y))) / np.maximum(power_T, 1e-30)
-            rest_T = (weight_R * (y_R - mean_y) ** 2).sum() - slope_T**2 * power_T
-            better_T = (rest_T < scores_T) & (power_T > 1e-12 * total)
-            scores_T[better_T] = rest_T[better_T]
-            for t in np.flatnonzero(better_T):
-                fits[int(t)] = mean_y + slope_T[t] * centred_TR[t]
-        best = float(scores_T.min())
-        if series.kind != "rate":
-            break
-        fitted_R = np.clip(fits[int(np.argmin(scores_T))], 0.0, 1.0)
+    ramps, fades = ([n for n in lengths if n < num_rows] for lengths in (RAMPS, FADES))
+    shapes = shapes_of(num_rows, ramps, fades)
+    scores_T, _, shape_T = _fitted(y_R, unit_R, shapes)
+    if series.kind == "rate":
+        t = int(scores_T.argmin())
+        x_R = shapes[shape_T[t]][t]
+        line = np.polyfit(x_R, y_R, 1, w=unit_R**-0.5)
+        fitted_R = np.clip(np.polyval(line, x_R), 0.0, 1.0)
         flips_R = 1.0 / np.maximum(unit_R * series.scale, 1e-12)
         shrunk_R = (fitted_R * flips_R + 1) / (flips_R + 2)
-        variance_R = shrunk_R * (1 - shrunk_R) / flips_R
+        scores_T, _, _ = _fitted(y_R, shrunk_R * (1 - shrunk_R) / flips_R, shapes)
     # Changes have other shapes than ramps: where none fits as well as noise allows, all fit as well
     # as the best one that much sooner.
+    best = float(scores_T.min())
     misfit = max(best / max(num_rows - SHAPE_PARAMETERS, 1), 1.0)
     inside = np.flatnonzero(scores_T <= best + drop * misfit)
     first, last = int(inside[0]), int(inside[-1])
     # A change that sets in gently is seen late by a ramp with corners.
     first -= math.ceil(GENTLE * (last - first))
     return start + max(first, 0), start + int(np.argmin(scores_T)), start + last
+
+
+def shapes_of(num_rows: int, ramps: Sequence[int], fades: Sequence[int]) -> list[FloatArray64]:
+    """Shapes that a change may have, each (T, R): the share of it that row r has, begun at row t.
+
+    Args:
+        ramps: rows that a change takes, at an even pace.
+        fades: rows in which two thirds are done of a change that is fast at first.
+    """
+    import numpy as np
+
+    rows_R = np.arange(num_rows)
+    # A jump at the first row would be no change.
+    since_TR = np.maximum(rows_R[None, :] - rows_R[:, None] + 1, 0)
+    even = [np.minimum(since_TR / (n + 1), 1.0) for n in ramps]
+    return [*even, *(1 - np.exp(-since_TR / n) for n in fades)]
+
+
+def _fitted(
+    y_R: FloatArray64,
+    variance_R: FloatArray64,
+    shapes: Sequence[FloatArray64],
+    *,
+    is_sloping: bool = False,
+) -> tuple[FloatArray64, FloatArray64, IntArray64]:
+    """Least squares of a level and a change that begins at row t, in the best shape.
+
+    Args:
+        is_sloping: the course has a slope of its own, to which the change is added.
+
+    Returns:
+        By first row: minus twice the log-likelihood, the size of the change, and its shape.
+    """
+    import numpy as np
+
+    root_R = variance_R**-0.5
+    basis = [np.ones(len(y_R)), np.arange(len(y_R))] if is_sloping else [np.ones(len(y_R))]
+    basis_RK = np.linalg.qr(np.column_stack(basis) * root_R[:, None])[0]
+    y_R = y_R * root_R
+    y_R = y_R - basis_RK @ (basis_RK.T @ y_R)
+    rest_T, gain_T = np.full(len(y_R), np.inf), np.zeros(len(y_R))
+    shape_T = np.zeros(len(y_R), dtype=np.int64)
+    for number, share_TR in enumerate(shapes):
+        x_TR = share_TR * root_R
+        x_TR = x_TR - (x_TR @ basis_RK) @ basis_RK.T
+        power_T = (x_TR**2).sum(axis=1)
+        size_T = (x_TR @ y_R) / np.maximum(power_T, 1e-30)
+        left_T = (y_R**2).sum() - size_T**2 * power_T
+        is_better_T = (left_T < rest_T) & (power_T > 1e-12 * (root_R**2).sum())
+        rest_T[is_better_T], gain_T[is_better_T] = left_T[is_better_T], size_T[is_better_T]
+        shape_T[is_better_T] = number
+    return rest_T, gain_T, shape_T

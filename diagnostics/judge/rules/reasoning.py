@@ -206,13 +206,32 @@ def _entropy_explosion(view: View) -> Finding | None:
     return finding(entropy, *agreeing, is_critical=critical)
 
 
+_DEGENERATE = {
+    "loops": ("", ""),
+    "empty": ("Reasoning is empty", "Replies mark a reasoning and say nothing in it."),
+    "copied": (
+        "Reasoning copies the prompt",
+        "The reasoning repeats its prompt word for word. So it depends on the prompt, and says "
+        "nothing about it.",
+    ),
+    "echo": ("Turns repeat themselves", "The reasoning of a turn repeats that of the turn before."),
+}
+"""Ways in which text says nothing: title and meaning, where not those of the rule."""
+
+
 def _degenerate_text(view: View) -> Finding | None:
-    loops = view["loops"]
-    if not loops.is_raised:
+    """Text that says nothing. Who repeats the same few words and is at its best has learned to."""
+    names = [name for name in _DEGENERATE if view.channels[name].is_raised]
+    names = [name for name in names if name in ("loops", "empty") or not view.is_success_reached]
+    if not names:
         return None
     agreeing = view.leaning(*RATES, *_PARSING, *_ACTING)
     critical = bool(agreeing) and view.is_success_declining and view.is_warm
-    return finding(loops, *agreeing, is_critical=critical)
+    others = [view[name] for name in names[1:]]
+    title, meaning = _DEGENERATE[names[0]]
+    return finding(
+        view[names[0]], *others, *agreeing, is_critical=critical, title=title, meaning=meaning
+    )
 
 
 RULES: tuple[Rule, ...] = (

@@ -104,8 +104,8 @@ def _has_no_regulariser(keys: Collection[str]) -> bool:
 
 
 def _reward_holds(view: View) -> bool:
-    reward = view.outcomes["reward"]
-    return reward.count > 0 and not reward.has_fallen
+    reward, train = view.outcomes["reward"], view.outcomes["success_train"]
+    return reward.count > 0 and not (reward.has_fallen or train.has_fallen)
 
 
 def _stale_engine(view: View) -> Finding | None:

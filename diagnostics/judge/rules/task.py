@@ -11,7 +11,6 @@ from ..courses.outcome import DECLINE_SIGMAS, Outcome
 from ..courses.sets import has_risen_set, moves_of_sets, of_sets, set_name, set_words
 from .base import (
     FIXED,
-    HALF_SOLVED,
     MOST_SETS,
     RATES,
     SOLVED_RATE,
@@ -58,6 +57,8 @@ TERM_SHARE = "reward/share/"
 """How those of a term's share in the reward's differences between siblings begin."""
 TERM_AGREEMENT = "reward/agreement/"
 """How those of its correlation with the environment's reward begin."""
+MOSTLY_SOLVED = 0.7
+"""Success rate from which groups without spread are mostly those that solve their task."""
 DISAGREE_SIGMAS = 3.0
 """Standard errors by which the measure that rises must have risen while the other fell."""
 
@@ -349,9 +350,9 @@ def _converged(view: View) -> Finding | None:
     success = view.success
     if success is None or not view.is_success_reached or not view.is_warm:
         return None
-    # Where few tasks are solved, groups are alike because they fail.
-    is_half = not success.is_rate or success.level >= HALF_SOLVED
-    calm = view.raised("entropy_down", *(("spread", "zero_spread") if is_half else ()))
+    # Where many tasks are never solved, groups are alike because they fail.
+    is_mostly = not success.is_rate or success.level >= MOSTLY_SOLVED
+    calm = view.raised("entropy_down", *(("spread", "zero_spread") if is_mostly else ()))
     is_solved = success.is_rate and success.level >= SOLVED_RATE
     if not (calm and (is_solved or view.is_success_flat(FLAT_STEPS))):
         return None

@@ -297,6 +297,13 @@ def _measure_echo(report: TextReport, sample: TextSample) -> None:
     echoes = [(share, episode, now) for share, episode, now in pairs if share is not None]
     why = "no episode has two turns in a row that reason"
     report.mean("echo_frac", [share for share, *_ in echoes], why)
+    copies = (
+        echo_share(turn.reasoning[cut], turn.observation[-MAX_CHARS:])
+        for episode in sample.episodes
+        for turn in episode.turns
+    )
+    copied = [share for share in copies if share is not None]
+    report.mean("prompt_copy_frac", copied, "no turn has a prompt and a reasoning with words")
     echoes.sort(key=lambda item: -item[0])
     report.show(
         "echo",
@@ -342,6 +349,7 @@ def _measure_form(report: TextReport, trajectories: Sequence[Trajectory]) -> Non
 
     share("valid_frac", lambda turn: turn.is_valid)
     share("closed_reasoning_frac", lambda turn: turn.is_reasoning_closed if has_tags else None)
+    share("empty_reasoning_frac", _is_reasoning_empty)
     share("truncated_frac", _is_cut)
     if turns:
         lengths = [len(turn.response) for _, turn in turns]
@@ -356,6 +364,10 @@ def _measure_form(report: TextReport, trajectories: Sequence[Trajectory]) -> Non
             if (why_broken := _why_broken(turn))
         ),
     )
+
+
+def _is_reasoning_empty(turn: Turn) -> bool | None:
+    return None if turn.reasoning_chars is None else not words(turn.reasoning)
 
 
 def _is_cut(turn: Turn) -> bool | None:

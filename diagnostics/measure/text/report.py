@@ -28,10 +28,12 @@ METRICS = (
     "conditional_entropy",
     "loop_frac",
     "echo_frac",
+    "prompt_copy_frac",
     "agreement_frac",
     "valid_frac",
     "truncated_frac",
     "closed_reasoning_frac",
+    "empty_reasoning_frac",
     "num_chars_p50",
 )
 """Every key of `TextReport.metrics()`, without its `text/`; docs/text.md says what they are."""

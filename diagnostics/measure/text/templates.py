@@ -89,6 +89,8 @@ def find_template(
         return None
     is_fixed = _generalised(base, is_fixed, reasonings)
     fixed = [word for word, keep in zip(base, is_fixed, strict=True) if keep]
+    if not any(sign.isalnum() for word in fixed for sign in word):
+        return None  # signs alone, which any text has
     texts: list[tuple[Sequence[str], Sequence[int | None]]] = [(spelled, range(len(base)))]
     texts += [(_spelled(reasonings[k]), row) for k, row in zip(chosen, aligned, strict=True)]
     parts: list[str] = []
