@@ -290,6 +290,11 @@ class Outcome:
         return self.turns.mode == "down"
 
     @property
+    def has_risen(self) -> bool:
+        """It rose once, beyond chance."""
+        return any(mode == "up" for mode, _ in self.turns.pivots)
+
+    @property
     def is_large_fall(self) -> bool:
         """It fell by three eighths of what was held: of a return, of what had been gained."""
         if not self.has_fallen or not self.was_large or self.is_swinging:

@@ -34,6 +34,8 @@ OVERDUE = 3
 """Usual gaps without an evaluation after which it is over."""
 SOLVED_RATE = 0.95
 """Success rate from which a task counts as solved."""
+MOSTLY_SOLVED = 0.7
+"""Success rate from which groups without spread are mostly those that solve their task."""
 HALF_SOLVED = 0.5
 """Success rate that is something to hold, even if it was there from the start."""
 
@@ -224,8 +226,7 @@ class View:
         success = self.success
         if success is None or not success.is_at_best:
             return False
-        has_risen = any(mode == "up" for mode, _ in success.turns.pivots)
-        return has_risen or not success.is_rate or success.level >= HALF_SOLVED
+        return success.has_risen or not success.is_rate or success.level >= HALF_SOLVED
 
     def is_success_flat(self, num_steps: int) -> bool:
         """No change beyond chance for so many steps."""

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from echoscope.text.amounts import number, percent
 
-from .base import Finding, Rule, View, describe, finding, rule, sentence, when_raised
+from .base import MOSTLY_SOLVED, Finding, Rule, View, describe, finding, rule, sentence, when_raised
 
 _REPETITION = ("duplicates", "loops", "echo", "sibling_distance_down")
 _MOVES = ("success_probe", "success_eval", "success_train", "closed", "format", "action")
@@ -55,9 +55,11 @@ def _starved_signal(view: View) -> Finding | None:
 def _is_excused(view: View, *, has_spread: bool) -> bool:
     """Whether groups agree because the task is solved, as far as one can tell."""
     success = view.success
-    if success is None or success.is_rate or has_spread:
-        return view.is_success_reached
-    return False
+    if success is not None and success.is_rate:
+        # Half of the tasks always solved, and half never, is nothing that was reached.
+        is_solved = success.has_risen or success.level >= MOSTLY_SOLVED
+        return view.is_success_reached and is_solved
+    return has_spread and view.is_success_reached
 
 
 def _gradient_spike(view: View) -> Finding | None:

@@ -12,6 +12,7 @@ from ..courses.sets import has_risen_set, moves_of_sets, of_sets, set_name, set_
 from .base import (
     FIXED,
     MOST_SETS,
+    MOSTLY_SOLVED,
     RATES,
     SOLVED_RATE,
     Finding,
@@ -57,8 +58,6 @@ TERM_SHARE = "reward/share/"
 """How those of a term's share in the reward's differences between siblings begin."""
 TERM_AGREEMENT = "reward/agreement/"
 """How those of its correlation with the environment's reward begin."""
-MOSTLY_SOLVED = 0.7
-"""Success rate from which groups without spread are mostly those that solve their task."""
 DISAGREE_SIGMAS = 3.0
 """Standard errors by which the measure that rises must have risen while the other fell."""
 
