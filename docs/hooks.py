@@ -79,7 +79,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Put each table in its place."""
-    return PLACE.sub(lambda place: TABLES[place[1]](), markdown)
+    return PLACE.sub(lambda marker: TABLES[marker[1]](), markdown)
 
 
 def worlds_page() -> str:

@@ -34,13 +34,13 @@ TINY_DEMO = (
 class Terminal:
     """A command on a terminal of its own, which it controls: Ctrl-C goes where a shell's would."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *arguments: str) -> None:
         self.text = ""
         self.pid, self._screen = pty.fork()
         if self.pid == 0:
             # Tests that run in the background may have been told to ignore it.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.execv(sys.executable, [sys.executable, "-m", "echoscope", *words])
+            os.execv(sys.executable, [sys.executable, "-m", "echoscope", *arguments])
         self._code: int | None = None
 
     def wait_for(self, pattern: str) -> re.Match[str]:
@@ -88,13 +88,13 @@ class Terminal:
 def terminal() -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def start(*words: str) -> Terminal:
-        opened.append(Terminal(*words))
+    def start(*arguments: str) -> Terminal:
+        opened.append(Terminal(*arguments))
         return opened[-1]
 
     yield start
-    for one in opened:
-        one.kill()
+    for opened_terminal in opened:
+        opened_terminal.kill()
 
 
 _with_cookies = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
@@ -157,22 +157,22 @@ def test_a_dashboard_that_cannot_start_is_one_line(
     broken.mkdir()
     (broken / "uvicorn.py").write_text("raise OSError('no web server here')\n")
     monkeypatch.setenv("PYTHONPATH", str(broken))
-    said: list[str] = []
+    messages: list[str] = []
     beside = StartedDashboard(tmp_path)
-    beside.announce(said.append, "x")
-    beside.stay(said.append)  # there is nothing to stay for
-    assert said == ["the dashboard did not start: no web server here; training goes on"]
+    beside.announce(messages.append, "x")
+    beside.stay(messages.append)  # there is nothing to stay for
+    assert messages == ["the dashboard did not start: no web server here; training goes on"]
     beside.end()
 
 
 def test_no_python_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
-    said: list[str] = []
+    messages: list[str] = []
     with dashboard_beside(tmp_path, is_wanted=True) as beside:
         assert beside is not None
-        beside.announce(said.append, "")
-        beside.stay(said.append)
-    (line,) = said
+        beside.announce(messages.append, "")
+        beside.stay(messages.append)
+    (line,) = messages
     assert "the dashboard did not start: [Errno 2]" in line
 
 
@@ -189,10 +189,10 @@ def test_one_that_is_not_wanted_is_not_started(
 @pytest.mark.long
 def test_a_dashboard_ends_with_whoever_holds_its_stdin(tmp_path: Path) -> None:
     """However the trainer dies: a closed pipe needs no handler of ours."""
-    words = ("-m", "echoscope", "dashboard", "--until-stdin-ends", str(tmp_path))
+    arguments = ("-m", "echoscope", "dashboard", "--until-stdin-ends", str(tmp_path))
     process = started(
         subprocess.Popen(
-            [sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
     )
     assert process.stdin is not None

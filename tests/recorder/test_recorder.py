@@ -126,9 +126,9 @@ def test_numbers_of_any_kind() -> None:
 
 @pytest.fixture
 def live(path: Path) -> Iterator[tuple[Recorder, list[Any]]]:
-    said: list[Any] = []
-    recorder = Recorder(path, live=LR, on_set=said.append, on_message=said.append)
-    yield recorder, said
+    settings: list[Any] = []
+    recorder = Recorder(path, live=LR, on_set=settings.append, on_message=settings.append)
+    yield recorder, settings
     recorder.close()
 
 
@@ -158,11 +158,11 @@ def test_a_stop_is_obeyed_at_a_step_boundary(live: Any, path: Path) -> None:
 
 
 def test_a_setting_is_checked_and_handed_over(live: Any, path: Path) -> None:
-    recorder, said = live
+    recorder, settings = live
     good, bad = send(path, "set", settings={"lr": 1e-6}), send(path, "set", settings={"lr": -1.0})
     until(lambda: len(recorder._steps.commands) == 2)
     recorder.step(1)
-    assert said[0] == {"lr": 1e-6}
+    assert settings[0] == {"lr": 1e-6}
     recorder.close()
     assert answer(path, good) == (CommandOutcome.APPLIED, "lr 1e-05 -> 1e-06")
     outcome, detail = answer(path, bad)
@@ -212,9 +212,9 @@ def test_a_hook_that_fails_is_an_answer(path: Path) -> None:
 
 
 def test_an_alarm_stops_the_run(path: Path) -> None:
-    said: list[str] = []
+    reports: list[str] = []
     recorder = Recorder(
-        path, alarms={"actions": {"ENTROPY_EXPLOSION": "stop"}}, on_message=said.append
+        path, alarms={"actions": {"ENTROPY_EXPLOSION": "stop"}}, on_message=reports.append
     )
     rows = [(step, values) for step, values in make("entropy_explosion", 0).table.rows() if step]
     for step, values in rows:
@@ -222,7 +222,9 @@ def test_an_alarm_stops_the_run(path: Path) -> None:
         assert recorder.flush()
         if recorder.should_stop:
             break
-        time.sleep(0 if not any("critical" in line or "warning" in line for line in said) else 0.6)
+        time.sleep(
+            0 if not any("critical" in line or "warning" in line for line in reports) else 0.6
+        )
     assert recorder.should_stop
     assert step < rows[-1][0]
     recorder.close()
@@ -234,8 +236,8 @@ def test_an_alarm_stops_the_run(path: Path) -> None:
 
 
 def test_a_full_disk_does_not_end_the_training(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    recorder = Recorder(path, on_message=said.append)
+    reports: list[str] = []
+    recorder = Recorder(path, on_message=reports.append)
 
     def full(*_: Any, **__: Any) -> None:
         raise StoreWriteError("No space left on device")
@@ -246,7 +248,7 @@ def test_a_full_disk_does_not_end_the_training(path: Path, monkeypatch: pytest.M
         recorder.step(step, {"loss": 1.0})
     assert not recorder.flush()
     assert recorder.num_lost == 4  # three steps, and the episode of the first
-    assert said == ["recorder: StoreWriteError: No space left on device"]
+    assert reports == ["recorder: StoreWriteError: No space left on device"]
     recorder.close()
 
 
@@ -279,12 +281,12 @@ def test_a_full_disk_does_not_end_the_training(path: Path, monkeypatch: pytest.M
 def test_an_episode_that_is_none_is_said_and_the_others_are_kept(
     episode: dict[str, Any], why: str, path: Path
 ) -> None:
-    said: list[str] = []
-    with Recorder(path, on_message=said.append) as recorder:
+    reports: list[str] = []
+    with Recorder(path, on_message=reports.append) as recorder:
         recorder.episode(**episode)
         recorder.episode(messages(1), reward=1.0)
         recorder.step(1)
-    (line,) = said
+    (line,) = reports
     assert line.startswith(f"recorder: step 1: 1 episode was not written: {why}")
     assert recorder.num_lost == 1
     assert len(open_run(path).trajectories_of_step(1)) == 1
@@ -306,12 +308,12 @@ def test_what_an_argument_may_be(path: Path) -> None:
 
 
 def test_episodes_after_the_last_step_are_counted(path: Path) -> None:
-    said: list[str] = []
-    with Recorder(path, on_message=said.append) as recorder:
+    reports: list[str] = []
+    with Recorder(path, on_message=reports.append) as recorder:
         recorder.step(1)
         recorder.episode(messages(0))
     assert recorder.num_lost == 1
-    assert said == [
+    assert reports == [
         "recorder: 1 episode after the last step: not written, because no step followed"
     ]
 
@@ -320,15 +322,15 @@ def test_episodes_that_no_step_ends_are_bounded(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder_module, "MAX_STEP_EPISODES", 3)
-    said: list[str] = []
-    with Recorder(path, on_message=said.append) as recorder:
+    reports: list[str] = []
+    with Recorder(path, on_message=reports.append) as recorder:
         for _ in range(5):
             recorder.episode(messages(0))
         recorder.step(1)
         recorder.episode(messages(0))
         recorder.step(2)
     assert recorder.num_lost == 2
-    assert said == [
+    assert reports == [
         "recorder: 3 episodes without a call of step: further episodes are dropped until step is "
         "called"
     ]
@@ -340,17 +342,17 @@ def test_a_writing_thread_that_is_held_up_holds_up_nobody(
 ) -> None:
     """The first message of the thread waits, as a disk that hangs would."""
     monkeypatch.setattr(recorder_module, "MAX_WAITING", 4)
-    goes_on, said = threading.Event(), []
+    goes_on, reports = threading.Event(), []
 
     def wait(text: str) -> None:
-        said.append(text)
+        reports.append(text)
         if "step 1" in text:
             goes_on.wait(20)
 
     recorder = Recorder(path, on_message=wait)
     recorder.episode([])
     recorder.step(1)
-    until(lambda: bool(said))
+    until(lambda: bool(reports))
     for step in (2, 3):
         for _ in range(4):
             recorder.episode(messages(0))
@@ -424,25 +426,25 @@ def test_what_is_replaced_is_said_once(path: Path) -> None:
     with Recorder(path) as recorder:
         for step in (1, 2, 3):
             recorder.step(step, {"loss": 1.0})
-    said: list[str] = []
-    with Recorder(path, on_message=said.append) as recorder:
+    reports: list[str] = []
+    with Recorder(path, on_message=reports.append) as recorder:
         recorder.step(2)
         recorder.step(3)
-    assert said == [f"{path} holds a run of 3 steps; steps from 2 on are replaced"]
+    assert reports == [f"{path} holds a run of 3 steps; steps from 2 on are replaced"]
 
 
 def test_two_processes_in_one_folder_the_second_records_nothing(path: Path) -> None:
-    said: list[str] = []
+    reports: list[str] = []
     with Recorder(path) as recorder:
         recorder.step(1, {"loss": 1.0})
         assert recorder.flush()
-        two = Recorder(path, on_message=said.append)
+        two = Recorder(path, on_message=reports.append)
         two.step(2, {"loss": 2.0})
         assert not two.flush()
         recorder.step(2, {"loss": 1.0})
     two.step(3, {"loss": 2.0})
     two.close()
-    assert (two.num_lost, len(said)) == (2, 1)
+    assert (two.num_lost, len(reports)) == (2, 1)
     assert "RunBusyError" in two.problem
     rows = open_run(path).sql("SELECT value FROM metrics WHERE key = 'loss'").to_pylist()
     assert [row["value"] for row in rows] == [1.0, 1.0]

@@ -56,7 +56,7 @@ def test_what_is_gone_from_the_files_stays_in_the_run(tmp_path: Path) -> None:
     with followed(log, run) as watch:
         assert watch.look(2) == [1, 2, 3, 4]
         assert watch.values("policy/entropy") == {1: 1.0, 2: 1.0, 3: 1.0, 4: 0.5}
-    assert watch.said == []
+    assert watch.messages == []
 
 
 def test_a_pipe_that_is_watched_again_adds_to_its_run(tmp_path: Path) -> None:

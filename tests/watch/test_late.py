@@ -62,7 +62,7 @@ def test_completions_that_appear_while_a_look_is_on_are_judged_with_their_step(
         monkeypatch.setattr(folders.Folder, "_list", trainer_goes_on)
         assert watch.look(3) == [1, 2]
         assert episodes(watch, 1, 2) == [4, 4]
-    assert watch.said == ["step 3 may not be written to the end: not judged"]
+    assert watch.messages == ["step 3 may not be written to the end: not judged"]
 
 
 def test_episodes_of_a_step_that_was_judged_by_its_numbers_alone_are_added(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_episodes_of_a_step_that_was_judged_by_its_numbers_alone_are_added(tmp_p
         assert watch.look(2) == [1, 2, 3, 4]
         assert episodes(watch, 1, 2, 3, 4) == [0, 4, 0, 0]
         assert watch.values("policy/entropy") == {1: 1.0, 2: 0.5, 3: 1.0, 4: 1.0}
-    assert watch.said == ["more of step 2 came after it was judged: judged again from there"]
+    assert watch.messages == ["more of step 2 came after it was judged: judged again from there"]
 
 
 def test_the_rest_of_the_newest_step_is_added(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_the_rest_of_the_newest_step_is_added(tmp_path: Path) -> None:
         add(file, "".join(row(2, sample) for sample in range(3, 8)))
         assert watch.look(2) == [1, 2]
         assert episodes(watch, 1, 2) == [8, 8]
-    assert watch.said == ["more of step 2 came after it was judged: judged again from there"]
+    assert watch.messages == ["more of step 2 came after it was judged: judged again from there"]
 
 
 def test_a_further_file_of_the_newest_step_is_added(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_few_episodes_behind_later_steps_are_counted(tmp_path: Path) -> None:
         add(file, row(2, 9))
         assert watch.look(2) == [1, 2, 3]
         assert episodes(watch, 1, 2, 3) == [8, 8, 8]
-    assert watch.said == ["2 episodes came after their step was judged, and are not stored"]
+    assert watch.messages == ["2 episodes came after their step was judged, and are not stored"]
 
 
 def test_episodes_of_a_step_long_ago_are_said_and_counted(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_episodes_of_a_step_long_ago_are_said_and_counted(tmp_path: Path) -> Non
         completions(files / "completions", 2)
         watch.look(2)
         assert episodes(watch, 2) == [0]
-    assert watch.said == [
+    assert watch.messages == [
         f"more of step 2 came {KEPT_STEPS} steps late: left out",
         "4 episodes came after their step was judged, and are not stored",
     ]
@@ -149,7 +149,7 @@ def test_a_long_file_of_long_ago_is_read_to_its_end_before_a_step_is_judged(
         assert watch.steps() == []
         assert watch.look(2) == [1, 2, 3]
         assert episodes(watch, 1, 2, 3) == [8, 8, 8]
-    assert watch.said == []
+    assert watch.messages == []
 
 
 def test_no_step_is_judged_before_each_file_was_opened(
@@ -166,7 +166,7 @@ def test_no_step_is_judged_before_each_file_was_opened(
         while watch.look() != [1, 2, 3]:
             pass
         assert episodes(watch, 1, 2, 3) == [2, 2, 2]
-    assert watch.said == []
+    assert watch.messages == []
 
 
 def test_rows_without_steps_are_one_evaluation_that_grows(tmp_path: Path) -> None:
@@ -182,4 +182,4 @@ def test_rows_without_steps_are_one_evaluation_that_grows(tmp_path: Path) -> Non
         add(file, "".join(map(chat, range(4, 300))))
         assert watch.look(2) == [0]
         assert episodes(watch, 0) == [300]
-    assert watch.said[0].startswith("no step is written in the rollouts: all episodes are one")
+    assert watch.messages[0].startswith("no step is written in the rollouts: all episodes are one")

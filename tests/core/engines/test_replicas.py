@@ -66,7 +66,7 @@ class Fleet:
     num_starts: int = 0
     num_made: int = 0
     may_start: threading.Event = field(default_factory=threading.Event)
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     def start(self, index: int) -> Engine:
         self.num_starts += 1
@@ -95,7 +95,9 @@ def make(fleet: Fleet) -> Iterator[Callable[..., Replicas]]:
     made: list[Replicas] = []
 
     def build(number: int, **settings: Any) -> Replicas:
-        made.append(Replicas(Policy(), fleet.start, number, report=fleet.said.append, **settings))
+        made.append(
+            Replicas(Policy(), fleet.start, number, report=fleet.messages.append, **settings)
+        )
         return made[-1]
 
     yield build
@@ -118,7 +120,7 @@ def test_a_lost_replica_costs_no_sample(make: Callable[..., Replicas], fleet: Fl
     fleet.at[1].dies_at = 5
     dead = fleet.at[1]
     assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin()
-    assert fleet.said[0] == (
+    assert fleet.messages[0] == (
         "replica 1 of the engine was lost (killed); it is started again, and its 4 requests go to "
         "the others"
     )
@@ -133,7 +135,7 @@ def test_the_last_replica_comes_back_within_the_same_call(
     engine = make(1)
     fleet.at[0].dies_at = 5
     assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin()
-    assert fleet.said[-1] == "replica 0 of the engine is back"
+    assert fleet.messages[-1] == "replica 0 of the engine is back"
 
 
 def test_a_replica_that_is_back_samples_from_the_newest_weights(
@@ -148,7 +150,7 @@ def test_a_replica_that_is_back_samples_from_the_newest_weights(
     samples = generate(engine, PROMPTS * 4, LONG, seeds=[*range(12)] * 4)
     assert tokens(samples) == builtin(1) * 4
     assert {sample.policy_version for sample in samples} == {7}
-    assert "replica 0 of the engine is back" in fleet.said
+    assert "replica 0 of the engine is back" in fleet.messages
     assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin(1)
     assert fleet.at[0].num_calls, "it samples again"
 
@@ -178,7 +180,7 @@ def test_a_replica_that_takes_no_weights_is_replaced(
     fleet.at[1].dies_on_sync = True
     engine.sync_weights(Policy(MODELS[1], 1))
     assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin(1)
-    assert "(takes no weights); it is started again" in fleet.said[0]
+    assert "(takes no weights); it is started again" in fleet.messages[0]
 
 
 def test_a_replica_that_dies_again_and_again_is_given_up(
@@ -190,14 +192,14 @@ def test_a_replica_that_dies_again_and_again_is_given_up(
     with pytest.raises(EngineError, match="all replicas of the engine are lost"):
         generate(engine, PROMPTS, LONG, seeds=range(12))
     assert fleet.num_starts == replicas_module.MAX_LOSSES
-    assert "it is not started again" not in " ".join(fleet.said[:-1])
+    assert "it is not started again" not in " ".join(fleet.messages[:-1])
 
 
 def test_a_replica_with_other_weights_is_lost(make: Callable[..., Replicas], fleet: Fleet) -> None:
     engine = make(2)
     fleet.at[1].sync_weights(Policy(MODELS[1], 9))
     assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin()
-    assert "sampled from version 9 of the policy, but version 0 was sent" in fleet.said[0]
+    assert "sampled from version 9 of the policy, but version 0 was sent" in fleet.messages[0]
 
 
 def test_what_a_replica_was_sent_when_it_started_again_is_not_sent_to_all() -> None:

@@ -175,10 +175,10 @@ def test_after_kill_9_no_worker_process_is_left_and_the_run_goes_on(
     config_file: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    words = [*AHEAD, "collection.workers=processes", "collection.num_workers=2", "steps=2000"]
-    words.append("checkpoint.every=1")
+    overrides = [*AHEAD, "collection.workers=processes", "collection.num_workers=2", "steps=2000"]
+    overrides.append("checkpoint.every=1")
     command = "from echoscope.cli import main; main()"
-    arguments = ["train", "--config", str(config_file), "-o", str(run), "--headless", *words]
+    arguments = ["train", "--config", str(config_file), "-o", str(run), "--headless", *overrides]
     with (tmp_path / "out").open("wb") as out:
         process = started(
             subprocess.Popen([sys.executable, "-c", command, *arguments], stdout=out, stderr=out)

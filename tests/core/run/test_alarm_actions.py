@@ -56,7 +56,7 @@ def test_lost_success_on_the_probe_stops_the_run(tmp_path: Path) -> None:
     Two prompts a step move success in training up and down by a quarter; the probe's tasks are
     always the same, so it is the probe that tells.
     """
-    words = [
+    overrides = [
         *("steps=40", "envs.eval=[]", "checkpoint.every=0", "envs.group_size=8"),
         *(
             "envs.train.0.groups=2",
@@ -68,7 +68,7 @@ def test_lost_success_on_the_probe_stops_the_run(tmp_path: Path) -> None:
         *("diagnostics.alarms.actions={LOW_SUCCESS: stop}", *UNMEASURED),
     ]
     path, listener = tmp_path / "run", Listener()
-    assert start(load_config("bandit", overrides=words), path, listener) == "stopped"
+    assert start(load_config("bandit", overrides=overrides), path, listener) == "stopped"
     alarm, info = raised(path, "LOW_SUCCESS"), open_run(path).info()
     assert alarm.metric == "probe/bandit/success_rate"
     assert "success on the probe tasks: " in alarm.message
@@ -114,10 +114,10 @@ def test_gradients_out_of_range_stop_the_run(make_config: MakeConfig, tmp_path: 
     assert ids == ["alarm-non_finite-00000001-1", "alarm-non_finite-00000001-3"]
 
 
-def stops_at_step_1(make_config: MakeConfig, *words: str, action: str = "stop") -> RunConfig:
+def stops_at_step_1(make_config: MakeConfig, *overrides: str, action: str = "stop") -> RunConfig:
     return make_config(
         *("steps=4", "reward.shaping.0.weight=1e30", "advantage.kind=rloo", "checkpoint.every=0"),
-        *("eval.every=0", "eval.before=false", *UNMEASURED, *words),
+        *("eval.every=0", "eval.before=false", *UNMEASURED, *overrides),
         f"diagnostics.alarms.actions={{NON_FINITE: {action}}}",
     )
 
@@ -216,14 +216,14 @@ def test_a_pause_by_an_alarm_writes_a_checkpoint_and_says_how_to_go_on(
     assert start(stops_at_step_1(make_config, action="pause"), path, listener) == "stopped"
     (record,) = open_run(path).checkpoints()
     assert (record.step, record.reason) == (1, "alarm")
-    said = next(text for text in listener.messages if text.startswith("alarm NON_FINITE paused"))
-    assert f"`echoscope ctl {path} resume` goes on" in said
+    message = next(text for text in listener.messages if text.startswith("alarm NON_FINITE paused"))
+    assert f"`echoscope ctl {path} resume` goes on" in message
 
 
-@pytest.mark.parametrize("words", [[], ["diagnostics.alarms.actions={LOW_SUCCESS: stop}"]])
-def test_an_empty_mapping_takes_back_the_actions_of_a_recipe(words: list[str]) -> None:
+@pytest.mark.parametrize("overrides", [[], ["diagnostics.alarms.actions={LOW_SUCCESS: stop}"]])
+def test_an_empty_mapping_takes_back_the_actions_of_a_recipe(overrides: list[str]) -> None:
     clear = "diagnostics.alarms.actions={}"
-    config = load_config("collapse-template", overrides=words)
+    config = load_config("collapse-template", overrides=overrides)
     assert config.diagnostics.alarms.actions
     assert not override(config, [clear]).diagnostics.alarms.actions  # at branching
     assert not apply_settings(  # live

@@ -180,7 +180,7 @@ def test_without_links_the_checkpoint_is_copied(
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "words", "said"),
+    ("checkpoint", "overrides", "message"),
     [
         (None, (), "steps is 4 and the checkpoint is of step 4"),
         (9, (), "has no checkpoint of step 9; there are: 0, 1, 2, 3, 4"),
@@ -194,10 +194,10 @@ def test_without_links_the_checkpoint_is_copied(
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(
-    parent: Path, checkpoint: int | None, words: tuple[str, ...], said: str
+    parent: Path, checkpoint: int | None, overrides: tuple[str, ...], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
-        plan_branch(parent, checkpoint=checkpoint, overrides=words)
+    with pytest.raises(ConfigError, match=message) as caught:
+        plan_branch(parent, checkpoint=checkpoint, overrides=overrides)
     assert "\n" not in str(caught.value)
 
 

@@ -256,8 +256,8 @@ def slow_loss(case: Case) -> tuple[float, float]:
     assert batch.old_logprobs is not None
     assert batch.ref_logprobs is not None
 
-    def gap(one: Tensor, other: Tensor, token: tuple[int, int]) -> float:
-        return float(one[token] - other[token])
+    def gap(first: Tensor, other: Tensor, token: tuple[int, int]) -> float:
+        return float(first[token] - other[token])
 
     policy = kl = 0.0
     for b, t in tokens:

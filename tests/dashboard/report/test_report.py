@@ -46,10 +46,10 @@ def report(recorded_root: Path) -> str:
 
 def test_it_says_the_verdict_and_shows_charts_and_trajectories(report: str) -> None:
     page = Elements(report)
-    words = " ".join(page.words)
-    assert "insufficient evidence" in words
+    page_text = " ".join(page.words)
+    assert "insufficient evidence" in page_text
     for heading in ("What the verdict rests on", "Typical trajectories", "Curves", "Trajectories"):
-        assert heading in words
+        assert heading in page_text
     assert len([attrs for attrs in page.of("svg") if attrs.get("class") == "picture"]) >= 8
     assert [attrs for attrs in page.of("details") if "id" in attrs]
 
@@ -156,9 +156,9 @@ def test_the_report_of_an_ended_run_has_no_command_for_a_live_one(tmp_path: Path
         wish = new_command(name, action, settings=settings)
         writer.record_alarms([alarm(f"Now. echoscope ctl {name} {action.value} x=1", wish)])
         writer.close(status="finished")
-        words = " ".join(Elements(make_report(tmp_path / name)).words)
-        assert "it fell" in words
-        assert "echoscope ctl" not in words
+        page_text = " ".join(Elements(make_report(tmp_path / name)).words)
+        assert "it fell" in page_text
+        assert "echoscope ctl" not in page_text
 
 
 def test_what_is_not_there_is_none(report: str) -> None:

@@ -226,9 +226,9 @@ def test_rewards_and_their_spread_are_on_the_page_live(
 ) -> None:
     page = open_page("live", imported_root, run=name)
     assert not page.exception
-    words = [figure.head["alt"] for figure in shown_figures(page).values()]
-    assert len([text for text in words if f"Return. Return: {earned}," in text]) == 1
-    spreads = [text for text in words if "Reward std within groups" in text]
+    descriptions = [figure.head["alt"] for figure in shown_figures(page).values()]
+    assert len([text for text in descriptions if f"Return. Return: {earned}," in text]) == 1
+    spreads = [text for text in descriptions if "Reward std within groups" in text]
     assert len(spreads) == bool(spread)
     assert all(f": {spread}," in text for text in spreads)
 

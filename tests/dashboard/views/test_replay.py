@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from app_text import app_text
 from made_run import add_steps, made_trajectory, make_run, open_writer, step_metrics
 from streamlit.testing.v1 import AppTest
 from tables import columns_of
@@ -37,14 +38,9 @@ def shown_html(page: AppTest) -> str:
     return "".join(element.proto.body for element in page.get("html"))
 
 
-def words(page: AppTest) -> str:
-    kinds = ("text", "markdown", "caption", "code", "info", "subheader")
-    return "\n".join(str(element.value) for kind in kinds for element in page.get(kind))
-
-
 def read(page: AppTest) -> str:
     """The words as a person reads them: without what keeps Markdown from acting."""
-    return words(page).replace("\\", "").replace("\u2060", "")
+    return app_text(page).replace("\\", "").replace("\u2060", "")
 
 
 def listed(page: AppTest) -> list[str]:
@@ -136,7 +132,7 @@ class TestRecordedRun:
         page = open_page(
             "replay", recorded_root, run="tiny", trajectory="t00000002-00003", heat="reference"
         )
-        assert "Reference gap was not recorded" in words(page)
+        assert "Reference gap was not recorded" in app_text(page)
 
     def test_the_prompt_can_be_spelled(self, recorded_root: Path, open_page: OpenPage) -> None:
         page = open_page(
@@ -190,7 +186,7 @@ class TestOneSplitAtATime:
         writer.commit_step(metrics=[metrics], trajectories=[evaluated], outcomes=[])
         writer.close(status="finished")
         page = open_page("replay", tmp_path, run="made", step="1", split="eval")
-        assert "Step 1 has no evaluation trajectories. Steps that have some: 3." in words(page)
+        assert "Step 1 has no evaluation trajectories. Steps that have some: 3." in app_text(page)
 
 
 def test_a_long_conversation_is_shown_around_the_chosen_turn(
@@ -239,7 +235,7 @@ class TestNavigation:
         page.selectbox(key="url_success").set_value("failed").run()
         assert listed(page) == ["0, 1", "1, 1"]
         page.selectbox(key="url_kept").set_value("dropped").run()
-        assert "No training trajectory matches." in words(page)
+        assert "No training trajectory matches." in app_text(page)
 
 
 class TestComparison:
@@ -299,7 +295,7 @@ class TestComparison:
     def test_an_episode_alone_says_so(self, tmp_path: Path, open_page: OpenPage) -> None:
         commit(tmp_path / "one", [made_trajectory(0, 0)])
         page = open_page("replay", tmp_path, run="one", compare="1")
-        assert "This episode has no sibling" in words(page)
+        assert "This episode has no sibling" in app_text(page)
 
 
 class TestSearch:
@@ -327,7 +323,7 @@ class TestSearch:
     ) -> None:
         page = open_page("replay", root, run="made", **params)
         assert not page.exception
-        assert f"{count} trajectories" in words(page).replace("\\", "")
+        assert f"{count} trajectories" in app_text(page).replace("\\", "")
 
     def test_a_found_trajectory_shows_the_words_around(
         self, root: Path, open_page: OpenPage
@@ -350,7 +346,7 @@ class TestSearch:
         add_steps(writer, "many", range(0, 4), num_trajectories=80)
         writer.close(status="finished")
         page = open_page("replay", tmp_path, run="many", q="go up")
-        assert "200 of 320 matches" in words(page)
+        assert "200 of 320 matches" in app_text(page)
 
     @pytest.mark.parametrize(
         ("order", "first"),
@@ -389,7 +385,7 @@ class TestSearch:
         page = open_page("replay", tmp_path, run="many", order=order, **search)
         assert not page.exception
         assert listed(page)[:2] == first
-        assert "200 of 340 matches" in words(page)
+        assert "200 of 340 matches" in app_text(page)
 
     def test_filters_choose_among_all_matches(self, tmp_path: Path, open_page: OpenPage) -> None:
         writer = open_writer(tmp_path / "many")
@@ -397,7 +393,7 @@ class TestSearch:
         writer.close(status="finished")
         page = open_page("replay", tmp_path, run="many", q="go up", success="failed", order="id")
         assert {name[-1] for name in listed(page)} == {"1"}
-        assert "200 trajectories" in words(page)
+        assert "200 trajectories" in app_text(page)
 
     @pytest.mark.long
     def test_a_search_keeps_its_columns_and_marks_its_hits(
@@ -588,7 +584,7 @@ class TestOddTrajectories:
         commit(tmp_path / "r", [empty])
         page = open_page("replay", tmp_path, run="r")
         assert not page.exception
-        assert "No turn was played" in words(page)
+        assert "No turn was played" in app_text(page)
         assert "It broke." in shown_html(page)
 
     def test_a_step_without_trajectories(self, tmp_path: Path, open_page: OpenPage) -> None:
@@ -597,5 +593,5 @@ class TestOddTrajectories:
         writer.close(status="finished")
         page = open_page("replay", tmp_path, run="r")
         assert not page.exception
-        assert "has no training trajectories" in words(page)
-        assert "Choose an episode" in words(page)
+        assert "has no training trajectories" in app_text(page)
+        assert "Choose an episode" in app_text(page)
