@@ -9,28 +9,22 @@ from typing import Any
 
 import pytest
 from browsing import DashboardProcess, Watch, visit
+from made_alarm import make_alarm
 from made_run import add_steps, open_writer
 
 from echoscope.dashboard.report.report import make_report
-from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
+from echoscope.store.records import Alarm, AlarmSeverity
 
 Serve = Callable[..., DashboardProcess]
 FIRST_CHART = "[class*='st-key-chart_'] .echoscope-figure"
 
 
 def alarm(rule: str, severity: str) -> Alarm:
-    return Alarm(
+    return make_alarm(
         alarm_id=rule.lower(),
         rule=rule,
         severity=AlarmSeverity(severity),
-        state=AlarmState.RAISED,
         step=2,
-        onset_step=None,
-        metric="m",
-        value=0.0,
-        baseline=None,
-        threshold=0.5,
-        window=1,
         message=f"{rule} happened",
         advice="Look at the rollouts.",
     )

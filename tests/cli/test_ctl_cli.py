@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from recorded import metric
 from trainer_process import PATIENCE_S, TrainerProcess, echoscope
+from waiting import wait_until
 
 from echoscope.core.config.loading import live_schema
 from echoscope.core.config.settings import RunConfig
@@ -72,14 +72,6 @@ def live(tmp_path: Path, config_file: Path, type_command: Type) -> Iterator[Call
         run.trainer.kill()
 
 
-def until(holds: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (value := holds()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return value
-
-
 def test_a_live_run_obeys_at_the_next_step(live: Callable[..., Live]) -> None:
     run = live()
 
@@ -104,7 +96,7 @@ def test_a_live_run_obeys_at_the_next_step(live: Callable[..., Live]) -> None:
 
     saved = run.ctl("checkpoint")
     assert (saved["code"], saved["step"]) == (0, paused["step"])  # a paused run stands still
-    (checkpoint,) = until(lambda: list_checkpoints(run.path))
+    (checkpoint,) = wait_until(lambda: list_checkpoints(run.path), PATIENCE_S)
     assert read_state(checkpoint).step == paused["step"] - 1
     assert read_state(checkpoint).config.optim.lr == 0.5
 
@@ -187,7 +179,7 @@ def test_an_expired_command_is_answered_and_does_nothing(live: Callable[..., Liv
         states = open_run(run.path).commands()
         return states and states[0].ack
 
-    ack = until(answer)
+    ack = wait_until(answer, PATIENCE_S)
     assert ack.outcome.value == "expired"
     assert run.trainer.is_alive
     assert run.ctl("stop")["outcome"] == "applied"

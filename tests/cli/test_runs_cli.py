@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_alarm import make_alarm
 from made_evaluation import make_evaluation
 from trajectories import make_trajectory
 
 from echoscope.cli import main
 from echoscope.store.records import (
-    Alarm,
     AlarmSeverity,
-    AlarmState,
     CommandAck,
     CommandAction,
     CommandOutcome,
@@ -462,11 +461,16 @@ def test_the_list_shows_verdict_and_parent(echoscope: Run, tmp_path: Path) -> No
                 run_id=name, step=10 * (step + 1), phase="eval", policy_version=0, wall_time=1.0,
                 values=values, durations_s={},
             )  # fmt: skip
-            alarm = Alarm(
-                alarm_id="a", rule="LOW_SUCCESS", severity=AlarmSeverity.CRITICAL,
-                state=AlarmState.RAISED, step=20, onset_step=12, metric="", value=rate,
-                baseline=None, threshold=0.3, window=1, message="", advice="",
-            )  # fmt: skip
+            alarm = make_alarm(
+                rule="LOW_SUCCESS",
+                severity=AlarmSeverity.CRITICAL,
+                step=20,
+                onset_step=12,
+                metric="",
+                value=rate,
+                threshold=0.3,
+                message="",
+            )
             alarms = [alarm] if name != "child" and step == 1 else []
             writer.commit_step(metrics=[metrics], trajectories=[], alarms=alarms)
         writer.close(status="finished")

@@ -6,12 +6,13 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from waiting import wait_until
 
 import echoscope
 from echoscope.diagnostics.bench.synthetic_runs import make
@@ -40,13 +41,6 @@ def messages(task: int, reply: str = REPLY) -> list[dict[str, str]]:
         {"role": "user", "content": "hit"},
         {"role": "assistant", "content": "done"},
     ]
-
-
-def until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -149,7 +143,7 @@ def test_a_stop_is_obeyed_at_a_step_boundary(live: Any, path: Path) -> None:
     recorder.step(1)
     command = send(path, "stop")
     assert not recorder.should_stop
-    until(lambda: bool(recorder._steps.commands))
+    wait_until(lambda: bool(recorder._steps.commands))
     recorder.step(2)
     assert recorder.should_stop
     recorder.close()
@@ -160,7 +154,7 @@ def test_a_stop_is_obeyed_at_a_step_boundary(live: Any, path: Path) -> None:
 def test_a_setting_is_checked_and_handed_over(live: Any, path: Path) -> None:
     recorder, settings = live
     good, bad = send(path, "set", settings={"lr": 1e-6}), send(path, "set", settings={"lr": -1.0})
-    until(lambda: len(recorder._steps.commands) == 2)
+    wait_until(lambda: len(recorder._steps.commands) == 2)
     recorder.step(1)
     assert settings[0] == {"lr": 1e-6}
     recorder.close()
@@ -173,7 +167,7 @@ def test_a_setting_is_checked_and_handed_over(live: Any, path: Path) -> None:
 def test_what_a_trainer_cannot_do_is_refused_in_words(live: Any, path: Path) -> None:
     recorder, _ = live
     ids = [send(path, "checkpoint"), send(path, "evaluate")]
-    until(lambda: len(recorder._steps.commands) == 2)
+    wait_until(lambda: len(recorder._steps.commands) == 2)
     recorder.step(1)
     recorder.close()
     assert [answer(path, command_id) for command_id in ids] == [
@@ -185,10 +179,10 @@ def test_what_a_trainer_cannot_do_is_refused_in_words(live: Any, path: Path) -> 
 def test_a_pause_holds_the_loop_until_it_is_resumed(live: Any, path: Path) -> None:
     recorder, _ = live
     send(path, "pause")
-    until(lambda: bool(recorder._steps.commands))
+    wait_until(lambda: bool(recorder._steps.commands))
     loop = threading.Thread(target=recorder.step, args=(1,))
     loop.start()
-    until(lambda: any(s.ack for s in open_run(path).commands()))
+    wait_until(lambda: any(s.ack for s in open_run(path).commands()))
     assert loop.is_alive()
     send(path, "resume")
     loop.join(20)
@@ -201,7 +195,7 @@ def test_a_hook_that_fails_is_an_answer(path: Path) -> None:
 
     with Recorder(path, on_checkpoint=fail) as recorder:
         command = send(path, "checkpoint")
-        until(lambda: bool(recorder._steps.commands))
+        wait_until(lambda: bool(recorder._steps.commands))
         recorder.step(1)
     outcome, detail = answer(path, command)
     assert outcome is CommandOutcome.REJECTED
@@ -352,7 +346,7 @@ def test_a_writing_thread_that_is_held_up_holds_up_nobody(
     recorder = Recorder(path, on_message=wait)
     recorder.episode([])
     recorder.step(1)
-    until(lambda: bool(reports))
+    wait_until(lambda: bool(reports))
     for step in (2, 3):
         for _ in range(4):
             recorder.episode(messages(0))
@@ -562,7 +556,7 @@ def test_what_an_earlier_attempt_was_told_to_set_does_not_hold_in_the_next(path:
     with Recorder(path, live=LR, on_set=lambda _: None) as recorder:
         recorder.step(1)
         send(path, "set", settings={"lr": 2e-5})
-        until(lambda: len(recorder._steps.commands) > 0)
+        wait_until(lambda: len(recorder._steps.commands) > 0)
         recorder.step(2)
         recorder.step(3)
     with Recorder(path, live=LR, on_set=lambda _: None) as recorder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from generating import generate
 from safetensors.torch import load_file
 from small_qwen import make_model
+from waiting import wait_until
 
 from echoscope.core.config.engine import HfEngineConfig
 from echoscope.core.engines import replicas as replicas_module
@@ -74,13 +74,6 @@ class Fleet:
         self.at[index] = Mortal(MODELS[0], config=HfEngineConfig())
         self.num_made += 1
         return self.at[index]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -161,7 +154,7 @@ def test_with_weights_that_move_a_replica_joins_at_the_next_sync(
     engine = make(2, weights_rest=False)
     fleet.at[0].dies_at = 0
     assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin()
-    until(lambda: fleet.num_made == 3)
+    wait_until(lambda: fleet.num_made == 3)
     back = fleet.at[0]
     generate(engine, PROMPTS, LONG, seeds=range(12))
     assert back.num_calls == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from listening import Listener
+from made_alarm import make_alarm
 from recorded import metric
 
 from echoscope.core.config.loading import apply_settings, load_config, override
@@ -29,7 +30,6 @@ from echoscope.store.reader import CommandState, open_run
 from echoscope.store.records import (
     Alarm,
     AlarmSeverity,
-    AlarmState,
     CommandAction,
     CommandOutcome,
     StepMetrics,
@@ -247,18 +247,14 @@ class RaisesAtFour(StepObserver):
     def judge(self, metrics: Sequence[StepMetrics], config: RunConfig) -> Judged:
         if metrics[0].step != 4:
             return Judged()
-        alarm = Alarm(
+        alarm = make_alarm(
             alarm_id="low_success-4",
             rule="LOW_SUCCESS",
             severity=AlarmSeverity.CRITICAL,
-            state=AlarmState.RAISED,
             step=4,
             onset_step=4,
             metric="rollout/success_rate",
-            value=0.0,
             baseline=1.0,
-            threshold=0.5,
-            window=1,
             message="success was lost",
             earliest_onset_step=self.earliest,
         )

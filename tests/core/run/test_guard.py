@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from guarded import INSTANTS, collapsing, guarded
 from listening import Listener
+from made_alarm import make_alarm
 from mailboxes import webhook
 from recorded import assert_same_recording, recorded
 from trainer_process import TrainerProcess
@@ -38,9 +39,7 @@ from echoscope.store.checkpoints import checkpoint_path, checkpoint_step
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
-    Alarm,
     AlarmSeverity,
-    AlarmState,
     CommandAction,
     CommandOutcome,
     StepMetrics,
@@ -56,11 +55,9 @@ from echoscope.store.steer.rewinds import (
 
 MakeConfig = Callable[..., RunConfig]
 SUCCESS = "eval/all/success_rate"
-DIP = Alarm(
-    alarm_id="a",
+DIP = make_alarm(
     rule="LOW_SUCCESS",
     severity=AlarmSeverity.CRITICAL,
-    state=AlarmState.RAISED,
     step=45,
     onset_step=25,
     metric=SUCCESS,

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+from made_alarm import make_alarm
 
 from echoscope.dashboard.charts import charts, theme
 from echoscope.dashboard.charts.compare import curves_spec
@@ -372,16 +373,12 @@ def test_hostile_keys_names_and_marks_stay_text() -> None:
 
 
 def alarm(state: AlarmState, severity: AlarmSeverity = AlarmSeverity.WARNING) -> Alarm:
-    return Alarm(
-        alarm_id="a",
-        rule="ECHO_TRAP",
+    return make_alarm(
         severity=severity,
         state=state,
         step=7,
         onset_step=5,
-        metric="m",
         value=1.0,
-        baseline=None,
         threshold=2.0,
         window=5,
         message="reward std fell",

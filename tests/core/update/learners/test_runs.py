@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from waiting import wait_until
 
 from echoscope import open_run
 from echoscope.store.checkpoints import checkpoint_folders
@@ -122,7 +122,7 @@ def test_a_kill_ends_every_rank_and_loses_no_step_before_the_checkpoint(
         *SETTINGS, "steps=400", "checkpoint.every=2", "trainer.ranks=3", "--output", str(run)
     )
     others = ranks_of(process)
-    wait_for(lambda: checkpoint_folders(run / "checkpoints"))
+    wait_until(lambda: checkpoint_folders(run / "checkpoints"), patience_s=90)
     killed = others[-1] if whom == "a rank" else psutil.Process(process.pid)
     killed.send_signal(signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
@@ -140,16 +140,8 @@ def test_a_kill_ends_every_rank_and_loses_no_step_before_the_checkpoint(
 
 def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     parent = psutil.Process(process.pid)
-    wait_for(lambda: len(parent.children()) >= 2)
+    wait_until(lambda: len(parent.children()) >= 2, patience_s=90)
     return parent.children()
-
-
-def wait_for(is_there: object, seconds: float = 90.0) -> None:
-    assert callable(is_there)
-    deadline = time.monotonic() + seconds
-    while not is_there():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
