@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -11,21 +10,13 @@ from typing import Any
 
 import pytest
 from browsing import DashboardProcess, settle, text_of, until, visit
-from made_run import made_trajectory, open_writer, step_metrics
+from made_run import made_trajectory, open_writer, step_metrics, template_record
 
 from echoscope.diagnostics.bench.synthetic_runs import make
-from echoscope.store.records import DiagnosticRecord
 
 LAST = 40
 COLLAPSE = 21
 """From this step on no reply parses any more."""
-
-
-def template_record(step: int, share: float) -> DiagnosticRecord:
-    payload = {
-        "template": {"text": "Go ___.", "match_frac": share, "coverage": 0.5, "fillers": [["up"]]}
-    }
-    return DiagnosticRecord(step=step, kind="text", payload=json.dumps(payload))
 
 
 @pytest.fixture(scope="module")

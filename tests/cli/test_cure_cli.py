@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 from collapsed_bandit import collapsed_bandit
 from ending import ENDS
+from whole_files import contents
 
 from echoscope.diagnostics.tools.curing import CureError, begun, promote
 from echoscope.store.errors import RunBusyError, StoreError
@@ -37,14 +37,6 @@ def lost(collapsed: Path, tmp_path: Path) -> Path:
     """A root of its own."""
     shutil.copytree(collapsed, tmp_path / "lost")
     return tmp_path / "lost"
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def test_a_dry_run_says_what_would_be_tried(lost: Path, type_command: Type) -> None:

@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("trl", reason="needs TRL: make test-trl")
 
 import torch
+import trl_process
 from datasets import Dataset
 from page_blocks import python_block
 from tokenizers import Tokenizer
@@ -28,7 +29,6 @@ from tokenizers.pre_tokenizers import Split
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from transformers import (
     PreTrainedTokenizerFast,
-    Qwen2Config,
     Qwen2ForCausalLM,
     TrainerCallback,
 )
@@ -59,20 +59,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def policy() -> Qwen2ForCausalLM:
     torch.manual_seed(0)
-    return Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=29,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=128,
-            eos_token_id=1,
-            pad_token_id=0,
-            bos_token_id=None,
-        )
-    )
+    return trl_process.policy()
 
 
 def share_of_a(completions: list[Any], **_: Any) -> list[float]:

@@ -58,6 +58,9 @@ class Followed:
         steps, values = open_run(self.run).metrics(key)
         return dict(zip(steps.tolist(), values.tolist(), strict=True))
 
+    def num_episodes(self, *steps: int) -> list[int]:
+        return [len(open_run(self.run).trajectories_of_step(step)) for step in steps]
+
     def was_told(self, phrase: str) -> bool:
         return any(phrase in line for line in self.messages)
 

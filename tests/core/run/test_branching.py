@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from recorded import assert_same_recording, metric, recorded
+from whole_files import contents
 
 from echoscope.core.config.beside_training import BranchedFrom
 from echoscope.core.config.loading import ConfigError, validate
@@ -36,14 +36,6 @@ def parent(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory) ->
     settings = (*UNWATCHED, "probe.every=2", "critic.kind=head", "advantage.kind=gae")
     start(make_config(*settings), path, SilentEvents())
     return path
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def later(path: Path, step: int) -> dict[str, list[str]]:

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from app_text import app_html, app_text
-from made_run import CONFIG, made_trajectory, open_writer, step_metrics
+from made_run import CONFIG, made_trajectory, open_writer, step_metrics, template_record
 from streamlit.testing.v1 import AppTest
 
 from echoscope.dashboard.data import queries
 from echoscope.diagnostics.read.sources import Opened
 from echoscope.diagnostics.read.table import TableBuilder
 from echoscope.store.reader import open_run
-from echoscope.store.records import DiagnosticRecord, StepMetrics, Trajectory
+from echoscope.store.records import StepMetrics, Trajectory
 
 OpenPage = Callable[..., AppTest]
 LAST = 40
 COLLAPSE = 21
 """From this step on no reply parses any more."""
-
-
-def text_record(step: int, share: float) -> DiagnosticRecord:
-    payload = {
-        "template": {"text": "Go ___.", "match_frac": share, "coverage": 0.5, "fillers": [["up"]]}
-    }
-    return DiagnosticRecord(step=step, kind="text", payload=json.dumps(payload))
 
 
 @pytest.fixture
@@ -50,7 +42,7 @@ def root(tmp_path: Path) -> Path:
             wall_time=1_000.0 + step,
             values=values,
         )
-        records = [text_record(step, 0.3 if is_well else 0.58)] if step % 5 == 0 else []
+        records = [template_record(step, 0.3 if is_well else 0.58)] if step % 5 == 0 else []
         writer.commit_step(
             metrics=[metrics],
             trajectories=[made_trajectory(step, n) for n in range(4)],

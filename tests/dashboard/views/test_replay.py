@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app_text import app_text
+from app_text import app_html, app_text
 from made_run import add_steps, made_trajectory, make_run, open_writer, step_metrics
 from streamlit.testing.v1 import AppTest
 from tables import columns_of
@@ -32,10 +32,6 @@ EVIL = (
 )
 FACTS = '<div class="es-facts">'
 FRAME = '{"cells":["_G"],"kind":"grid","legend":{"G":"goal","_":"ice"},"overlays":[],"size":[1,2]}'
-
-
-def shown_html(page: AppTest) -> str:
-    return "".join(element.proto.body for element in page.get("html"))
 
 
 def read(page: AppTest) -> str:
@@ -69,7 +65,7 @@ class TestRecordedRun:
         assert not page.exception
         assert page.number_input(key="url_step").value == 4
         assert page.subheader[0].value.startswith("Group ")
-        assert "es-board-img" in shown_html(page)
+        assert "es-board-img" in app_html(page)
 
     def test_a_link_restores_trajectory_turn_and_heat(
         self, recorded_root: Path, open_page: OpenPage
@@ -85,7 +81,7 @@ class TestRecordedRun:
         assert not page.exception
         assert not page.info
         assert page.query_params["step"] == "2"
-        html = shown_html(page)
+        html = app_html(page)
         assert "Turn 1<" in html
         assert "Entropy (nats)" in html
         _, _, chosen = html.partition('class="es-turn es-now"')
@@ -96,7 +92,7 @@ class TestRecordedRun:
         self, recorded_root: Path, open_page: OpenPage
     ) -> None:
         page = open_page("replay", recorded_root, run="tiny", trajectory="t00000002-00003")
-        html = shown_html(page)
+        html = app_html(page)
         places = [html.index(f">Turn {n}</span>") for n in range(2)]
         assert places == sorted(places)
         assert html.count('class="es-turn es-now"') == 1
@@ -124,7 +120,7 @@ class TestRecordedRun:
             "replay", recorded_root, run="tiny", trajectory="t00000002-00003", heat=heat
         )
         assert not page.exception
-        assert "es-legend" in shown_html(page)
+        assert "es-legend" in app_html(page)
 
     def test_a_heat_that_was_not_recorded_says_so(
         self, recorded_root: Path, open_page: OpenPage
@@ -138,7 +134,7 @@ class TestRecordedRun:
         page = open_page(
             "replay", recorded_root, run="tiny", trajectory="t00000002-00003", prompt="1"
         )
-        assert "Prompt, " in shown_html(page)
+        assert "Prompt, " in app_html(page)
 
 
 class TestOneSplitAtATime:
@@ -155,17 +151,17 @@ class TestOneSplitAtATime:
     def test_it_opens_on_training(self, root: Path, open_page: OpenPage) -> None:
         page = open_page("replay", root, run="made")
         assert sorted(listed(page)) == ["0, 0", "0, 1", "1, 0", "1, 1"]
-        assert "</span> 2 solved</span>" in shown_html(page)
+        assert "</span> 2 solved</span>" in app_html(page)
 
     def test_evaluation_is_said_to_be_never_trained_on(
         self, root: Path, open_page: OpenPage
     ) -> None:
         page = open_page("replay", root, run="made", split="eval")
         assert len(listed(page)) == 6
-        assert "</span> 3 solved</span>" in shown_html(page)
+        assert "</span> 3 solved</span>" in app_html(page)
         assert "update" not in columns_of(page)  # it would say the same of all
-        assert "evaluation, never trained on" in shown_html(page)
-        assert "no update has used it yet" not in shown_html(page)
+        assert "evaluation, never trained on" in app_html(page)
+        assert "no update has used it yet" not in app_html(page)
 
     def test_a_link_to_an_evaluation_lists_evaluations(
         self, root: Path, open_page: OpenPage
@@ -194,7 +190,7 @@ def test_a_long_conversation_is_shown_around_the_chosen_turn(
 ) -> None:
     turns = tuple(Turn(index=n, observation=f"o{n}", response="r" * 9_000) for n in range(100))
     commit(tmp_path / "long", [replace(made_trajectory(0, 0), turns=turns)])
-    html = shown_html(open_page("replay", tmp_path, run="long", turn="50"))
+    html = app_html(open_page("replay", tmp_path, run="long", turn="50"))
     turns_shown = [n for n in range(100) if f">Turn {n}<" in html]
     assert turns_shown == list(range(30, 70))
     assert "30 earlier turns" in html
@@ -266,7 +262,7 @@ class TestComparison:
             "sibling 1, solved, return 1", "sibling 2, failed, return 0.5",
             "step 0, failed, return 0",
         ]  # fmt: skip
-        html = shown_html(page)
+        html = app_html(page)
         assert 'class="es-left">0</span>' in html
         assert 'class="es-right">1</span>' in html
 
@@ -274,8 +270,8 @@ class TestComparison:
         page = open_page("replay", root, run="made", compare="1", trajectory="t00000001-00000")
         page.selectbox(key="url_beside").set_value("t00000000-00000").run()
         assert page.query_params["beside"] == "t00000000-00000"
-        assert "Both episodes are the same." in shown_html(page)
-        assert "step 0, sibling 0" in shown_html(page)
+        assert "Both episodes are the same." in app_html(page)
+        assert "step 0, sibling 0" in app_html(page)
 
     def test_the_key_opens_and_closes_it(self, root: Path, open_page: OpenPage) -> None:
         page = open_page("replay", root, run="made")
@@ -402,7 +398,7 @@ class TestSearch:
         page = open_page("replay", root, run="made", q="go UP (really")
         names = list(columns_of(page))
         assert names[:4] == ["step, group, sibling", "success", "return", "match"]
-        assert '<span class="es-hit">go UP (really</span>' in shown_html(page)
+        assert '<span class="es-hit">go UP (really</span>' in app_html(page)
 
 
 @pytest.mark.parametrize(
@@ -507,7 +503,7 @@ class TestHostileText:
         for params in ({"compare": "1"}, {"label": label}, {}):
             page = open_page("replay", tmp_path, run="evil", **params)
             assert not page.exception
-            require_harmless(shown_html(page))
+            require_harmless(app_html(page))
             for kind in ("markdown", "caption", "info", "subheader"):
                 for element in page.get(kind):
                     assert "![x]" not in element.value
@@ -523,7 +519,7 @@ class TestHostileText:
         commit(tmp_path / "evil", some, outcomes=[outcome])
         page = open_page("replay", tmp_path, run="evil", heat=heat, prompt="1")
         assert not page.exception
-        require_harmless(shown_html(page))
+        require_harmless(app_html(page))
         for kind in ("markdown", "caption", "info", "subheader"):
             for element in page.get(kind):
                 assert "<img" not in element.value.replace("\\<", "")
@@ -539,13 +535,13 @@ class TestHostileText:
         commit(tmp_path / "r", [replace(made_trajectory(0, 0), turns=(turn,))])
         page = open_page("replay", tmp_path, run="r")
         assert not page.exception
-        require_harmless(shown_html(page))
+        require_harmless(app_html(page))
 
     def test_a_search_for_it_finds_it_as_text(self, tmp_path: Path, open_page: OpenPage) -> None:
         commit(tmp_path / "evil", [evil_trajectory()])
         page = open_page("replay", tmp_path, run="evil", q="onerror=alert")
         assert not page.exception
-        require_harmless(shown_html(page))
+        require_harmless(app_html(page))
         assert not UNSEEN.search(columns_of(page)["match"][0])
 
     def test_a_text_of_five_million_characters_is_cut(
@@ -555,7 +551,7 @@ class TestHostileText:
         commit(tmp_path / "long", [replace(made_trajectory(0, 0), turns=(turn,))])
         page = open_page("replay", tmp_path, run="long")
         assert not page.exception
-        html = shown_html(page)
+        html = app_html(page)
         require_harmless(html)
         assert len(html) < 2_000_000
         assert "4,980,000 more characters are not shown" in html
@@ -574,8 +570,8 @@ class TestHostileText:
         commit(tmp_path / "long", [replace(made_trajectory(0, 0), turns=(turn,))])
         page = open_page("replay", tmp_path, run="long", heat="entropy")
         assert not page.exception
-        assert "the first 2,000 tokens of 100,000" in shown_html(page)
-        assert "no tokenizer.json" in shown_html(page)
+        assert "the first 2,000 tokens of 100,000" in app_html(page)
+        assert "no tokenizer.json" in app_html(page)
 
 
 class TestOddTrajectories:
@@ -585,7 +581,7 @@ class TestOddTrajectories:
         page = open_page("replay", tmp_path, run="r")
         assert not page.exception
         assert "No turn was played" in app_text(page)
-        assert "It broke." in shown_html(page)
+        assert "It broke." in app_html(page)
 
     def test_a_step_without_trajectories(self, tmp_path: Path, open_page: OpenPage) -> None:
         writer = open_writer(tmp_path / "r")
