@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alarm_events import alarm_event
 from browsing import DashboardProcess, Watch, visit
-from made_alarm import make_alarm
 from made_run import add_steps, open_writer
 
 from echoscope.dashboard.report.report import make_report
-from echoscope.store.records import Alarm, AlarmSeverity
+from echoscope.store.records import Alarm
 
 Serve = Callable[..., DashboardProcess]
 FIRST_CHART = "[class*='st-key-chart_'] .echoscope-figure"
 
 
 def alarm(rule: str, severity: str) -> Alarm:
-    return make_alarm(
-        alarm_id=rule.lower(),
-        rule=rule,
-        severity=AlarmSeverity(severity),
-        step=2,
+    return alarm_event(
+        rule.lower(),
+        2,
+        severity,
+        threshold=0.5,
         message=f"{rule} happened",
         advice="Look at the rollouts.",
     )

@@ -157,22 +157,22 @@ def test_a_dashboard_that_cannot_start_is_one_line(
     broken.mkdir()
     (broken / "uvicorn.py").write_text("raise OSError('no web server here')\n")
     monkeypatch.setenv("PYTHONPATH", str(broken))
-    messages: list[str] = []
+    said: list[str] = []
     beside = StartedDashboard(tmp_path)
-    beside.announce(messages.append, "x")
-    beside.stay(messages.append)  # there is nothing to stay for
-    assert messages == ["the dashboard did not start: no web server here; training goes on"]
+    beside.announce(said.append, "x")
+    beside.stay(said.append)  # there is nothing to stay for
+    assert said == ["the dashboard did not start: no web server here; training goes on"]
     beside.end()
 
 
 def test_no_python_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
-    messages: list[str] = []
+    said: list[str] = []
     with dashboard_beside(tmp_path, is_wanted=True) as beside:
         assert beside is not None
-        beside.announce(messages.append, "")
-        beside.stay(messages.append)
-    (line,) = messages
+        beside.announce(said.append, "")
+        beside.stay(said.append)
+    (line,) = said
     assert "the dashboard did not start: [Errno 2]" in line
 
 

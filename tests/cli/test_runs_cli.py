@@ -10,13 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_alarm import make_alarm
+from alarm_events import alarm_event
 from made_evaluation import make_evaluation
 from trajectories import make_trajectory
 
 from echoscope.cli import main
 from echoscope.store.records import (
-    AlarmSeverity,
     CommandAck,
     CommandAction,
     CommandOutcome,
@@ -461,10 +460,11 @@ def test_the_list_shows_verdict_and_parent(echoscope: Run, tmp_path: Path) -> No
                 run_id=name, step=10 * (step + 1), phase="eval", policy_version=0, wall_time=1.0,
                 values=values, durations_s={},
             )  # fmt: skip
-            alarm = make_alarm(
+            alarm = alarm_event(
+                "a",
+                20,
+                "critical",
                 rule="LOW_SUCCESS",
-                severity=AlarmSeverity.CRITICAL,
-                step=20,
                 onset_step=12,
                 metric="",
                 value=rate,

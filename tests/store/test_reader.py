@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_alarm import make_alarm
+from alarm_events import alarm_event
 from made_run import add_steps, open_writer
 
 from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
@@ -361,9 +361,10 @@ def test_events_are_the_same_with_and_without_duckdb(tmp_path: Path, is_packed: 
         [CommandAck(command_id=answered.command_id, step=4, outcome=CommandOutcome.APPLIED)],
         settings=SettingsRecord(step=5, values={"optim.lr": 1e-4}),
     )
-    alarm = make_alarm(
+    alarm = alarm_event(
+        "a",
+        4,
         rule="ENTROPY_LOW",
-        step=4,
         onset_step=3,
         metric="policy/entropy",
         value=math.nan,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_alarm import make_alarm
+from alarm_events import alarm_event
 from waiting import wait_until
 
 from echoscope.store.errors import NotARunError, RunBusyError, RunExistsError, StoreWriteError
@@ -147,8 +147,9 @@ def test_events_of_a_step_and_between_steps(
     writer: RunWriter, run_path: Path, steps: Build, metrics: Build
 ) -> None:
     steps(writer, [0])
-    alarm = make_alarm(
-        alarm_id="a1",
+    alarm = alarm_event(
+        "a1",
+        1,
         rule="entropy_low",
         onset_step=0,
         metric="policy/entropy",

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from alarm_events import alarm_event
 from listening import Listener
-from made_alarm import make_alarm
 from recorded import metric
 
 from echoscope.core.config.loading import apply_settings, load_config, override
@@ -29,7 +29,6 @@ from echoscope.store.log.verify import verify
 from echoscope.store.reader import CommandState, open_run
 from echoscope.store.records import (
     Alarm,
-    AlarmSeverity,
     CommandAction,
     CommandOutcome,
     StepMetrics,
@@ -247,14 +246,15 @@ class RaisesAtFour(StepObserver):
     def judge(self, metrics: Sequence[StepMetrics], config: RunConfig) -> Judged:
         if metrics[0].step != 4:
             return Judged()
-        alarm = make_alarm(
-            alarm_id="low_success-4",
+        alarm = alarm_event(
+            "low_success-4",
+            4,
+            "critical",
             rule="LOW_SUCCESS",
-            severity=AlarmSeverity.CRITICAL,
-            step=4,
             onset_step=4,
             metric="rollout/success_rate",
             baseline=1.0,
+            threshold=0.5,
             message="success was lost",
             earliest_onset_step=self.earliest,
         )

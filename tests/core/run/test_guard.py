@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alarm_events import alarm_event
 from guarded import INSTANTS, collapsing, guarded
 from listening import Listener
-from made_alarm import make_alarm
 from mailboxes import webhook
 from recorded import assert_same_recording, recorded
 from trainer_process import TrainerProcess
@@ -39,7 +39,6 @@ from echoscope.store.checkpoints import checkpoint_path, checkpoint_step
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
-    AlarmSeverity,
     CommandAction,
     CommandOutcome,
     StepMetrics,
@@ -55,10 +54,11 @@ from echoscope.store.steer.rewinds import (
 
 MakeConfig = Callable[..., RunConfig]
 SUCCESS = "eval/all/success_rate"
-DIP = make_alarm(
+DIP = alarm_event(
+    "a",
+    45,
+    "critical",
     rule="LOW_SUCCESS",
-    severity=AlarmSeverity.CRITICAL,
-    step=45,
     onset_step=25,
     metric=SUCCESS,
     value=0.5,
@@ -382,9 +382,8 @@ def test_a_healthy_run_is_not_touched(recipe: str, tmp_path: Path) -> None:
 
     overrides = ("steps=8", "envs.train.0.groups=2", "envs.group_size=4", "eval.every=4")
     overrides += ("envs.eval.0.groups=8", "diagnostics.gradient.every=0", "probe.every=0")
-    overrides += (
-        "diagnostics.budget_frac=1",
-    )  # what a busy machine measures less often would differ
+    # What a busy machine measures less often would differ.
+    overrides += ("diagnostics.budget_frac=1",)
     for name in ("off", "auto"):
         config = load_config(recipe, overrides=(*overrides, f"guard={name}"))
         assert trained(config, tmp_path / name)[1] == "finished"

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from made_alarm import make_alarm
+from alarm_events import alarm_event
 
 from echoscope.dashboard.charts import charts, theme
 from echoscope.dashboard.charts.compare import curves_spec
@@ -373,10 +373,12 @@ def test_hostile_keys_names_and_marks_stay_text() -> None:
 
 
 def alarm(state: AlarmState, severity: AlarmSeverity = AlarmSeverity.WARNING) -> Alarm:
-    return make_alarm(
-        severity=severity,
+    return alarm_event(
+        "a",
+        7,
+        severity,
+        rule="ECHO_TRAP",
         state=state,
-        step=7,
         onset_step=5,
         value=1.0,
         threshold=2.0,

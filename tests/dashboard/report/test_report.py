@@ -8,14 +8,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from made_alarm import make_alarm
+from alarm_events import alarm_event
 from made_run import CONFIG, add_steps, make_run, open_writer
 
 from echoscope.dashboard.data import verdict_cache as judging
 from echoscope.dashboard.report import verdict_html
 from echoscope.dashboard.report.report import POLICY, make_report
 from echoscope.store.errors import NotARunError, QueryError
-from echoscope.store.records import Alarm, AlarmSeverity, Command, CommandAction
+from echoscope.store.records import Alarm, Command, CommandAction
 from echoscope.store.steer.commands import new_command
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(2)> {title} "quoted"'
@@ -168,10 +168,6 @@ def test_what_is_not_there_is_none(report: str) -> None:
 
 
 def alarm(advice: str, wish: Command) -> Alarm:
-    return make_alarm(
-        alarm_id="a1",
-        severity=AlarmSeverity.CRITICAL,
-        step=2,
-        advice=advice,
-        suggested=wish,
+    return alarm_event(
+        "a1", 2, "critical", rule="ECHO_TRAP", threshold=0.5, advice=advice, suggested=wish
     )

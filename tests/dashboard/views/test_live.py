@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from app_text import app_html, app_text
 from held_run import HeldRun
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,9 +40,12 @@ def live_run(tmp_path: Path) -> Iterator[HeldRun]:
     run.close()
 
 
-def whole_text(page: AppTest) -> str:
-    lines = [data["line"]["text"] for data in shown_lines(page).values()]
-    return "\n".join([app_text(page), app_html(page), *lines])
+def shown(page: AppTest) -> str:
+    assert not page.exception, page.exception
+    kinds = ("text", "markdown", "caption", "code", "info", "warning", "error")
+    parts = [str(element.value) for kind in kinds for element in page.get(kind)]
+    parts += [element.proto.body for element in page.get("html")]
+    return "\n".join(parts + [data["line"]["text"] for data in shown_lines(page).values()])
 
 
 def specs(page: AppTest) -> dict[str, str]:
@@ -60,7 +62,7 @@ def with_settings(page: AppTest, *keys: str) -> AppTest:
 
 def press(page: AppTest, key: str) -> AppTest:
     page.button(key=key).click().run()
-    whole_text(page)
+    shown(page)
     return page
 
 
@@ -74,7 +76,7 @@ def num_charts(path: Path) -> int:
 
 def test_a_recorded_run_shows_its_curves(recorded_root: Path, open_page: OpenPage) -> None:
     page = open_page("live", recorded_root, run="tiny")
-    assert "It takes no more commands" in whole_text(page)
+    assert "It takes no more commands" in shown(page)
     figures = "".join(specs(page).values())
     assert len(specs(page)) == num_charts(recorded_root / "tiny")
     for title in ("Policy entropy", "Success", "Return", "Gradient norm"):
@@ -86,7 +88,7 @@ def test_a_live_run_shows_where_it_is_and_can_be_steered(
     live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", tmp_path, run="live")
-    assert "step 2 of 100" in whole_text(page)
+    assert "step 2 of 100" in shown(page)
     labels = [button.label for button in page.button]
     assert {"Pause", "Checkpoint", "Evaluate", "Stop"} <= set(labels)
 
@@ -116,7 +118,7 @@ def test_a_new_step_appears_with_the_next_drawing(
 ) -> None:
     page = open_page("live", tmp_path, run="live")
     live_run.advance()
-    assert "step 3 of 100" in whole_text(page.run())
+    assert "step 3 of 100" in shown(page.run())
 
 
 @given(
@@ -151,7 +153,7 @@ def test_an_unchanged_run_is_not_drawn_anew(
     page = open_page("live", tmp_path, run="live")
     before = specs(page)
     monkeypatch.setattr(run_figures, "line_spec", None)  # calling it would fail
-    whole_text(page.run())
+    shown(page.run())
     assert specs(page) == before
 
 
@@ -173,7 +175,7 @@ def test_a_run_that_is_faster_than_the_page_is_still_drawn_to_the_end(
 def test_a_run_before_its_first_step_says_so(tmp_path: Path, open_page: OpenPage) -> None:
     writer = open_writer(tmp_path / "young")
     page = open_page("live", tmp_path, run="young")
-    assert "waiting for its first step" in whole_text(page)
+    assert "waiting for its first step" in shown(page)
     writer.close(status="finished")
 
 
@@ -193,14 +195,14 @@ def test_a_zoom_in_the_address_is_shown_by_all_charts(
     ranges = [element.layout["xaxis"].get("range") for element in shown_figures(page).values()]
     assert ranges.count([1.0, 2.5]) > 4
     page = open_page("live", recorded_root, run="tiny", zoom="2,<b>")
-    assert "is no range LOW,HIGH" in whole_text(page)
+    assert "is no range LOW,HIGH" in shown(page)
 
 
 def test_metrics_are_found_by_a_regular_expression(
     recorded_root: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", recorded_root, run="tiny", metrics="^policy/entropy$")
-    assert "1 of " in whole_text(page)
+    assert "1 of " in shown(page)
     assert [box.label for box in page.expander if "(1)" in box.label] == [r"Policy (1)"]
 
 
@@ -208,7 +210,7 @@ def test_a_wrong_regular_expression_is_said_calmly(
     recorded_root: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", recorded_root, run="tiny", metrics="(")
-    assert "is not a regular expression" in whole_text(page)
+    assert "is not a regular expression" in shown(page)
     assert len(specs(page)) == num_charts(recorded_root / "tiny")
 
 
@@ -220,7 +222,7 @@ def test_a_section_draws_a_page_of_charts_once_it_is_opened(
     before = len(specs(page))
     page.session_state["section_mine"] = True
     page.run()
-    whole_text(page)
+    shown(page)
     assert len(specs(page)) - before == 12
 
 
@@ -245,7 +247,7 @@ def test_an_open_alarm_is_said_with_advice_and_marked_on_the_charts(
 ) -> None:
     raise_alarm(live_run)
     page = open_page("live", tmp_path, run="live")
-    assert "Keep groups with spread" in whole_text(page).replace("\\", "")
+    assert "Keep groups with spread" in shown(page).replace("\\", "")
     entropy = next(spec for spec in specs(page).values() if "Policy entropy" in spec)
     assert "critical, raised after step 2" in entropy
     assert "<img" not in entropy
@@ -257,7 +259,7 @@ def test_an_alarm_says_when_it_became_critical(
     """ "critical, raised after step 2" was said of a warning of step 1."""
     live_run.raise_alarm(alarm_id="echo", step=1, severity=AlarmSeverity.WARNING)
     live_run.raise_alarm(alarm_id="echo", step=2)
-    text = whole_text(open_page("live", tmp_path, run="live")).replace("\\", "")
+    text = shown(open_page("live", tmp_path, run="live")).replace("\\", "")
     assert "Warning at step 1, critical since step 2, began about step 1." in text
 
 
@@ -268,7 +270,7 @@ def test_what_an_alarm_suggests_is_one_confirmation_away(
     page = open_page("live", tmp_path, run="live")
     press(page, "suggest_echo-critical")
     assert live_run.waiting() == []
-    assert "selection.value: 0.9 -> 0.5" in whole_text(page)
+    assert "selection.value: 0.9 -> 0.5" in shown(page)
     press(page, "draft_confirm")
     (sent,) = live_run.waiting()
     assert (sent.settings, sent.reason) == ({"selection.value": 0.5}, "ECHO_TRAP")
@@ -300,7 +302,7 @@ def test_commands_from_elsewhere_appear_beside_the_buttons(
         post(live_run.path, new_command("live", action, issued_by=who))
     live_run.answer(detail="done")
     post(live_run.path, new_command("live", CommandAction.EVALUATE, issued_by="ann"))
-    text = whole_text(page.run())
+    text = shown(page.run())
     assert 'the alarm "echo trap": pause (after step 2, done)' in text
     assert "root: checkpoint (after step 2, done)" in text
     assert "ann: evaluate (since" in text
@@ -311,10 +313,10 @@ def test_a_setting_without_effect_is_told_before_it_is_sent(
 ) -> None:
     page = with_settings(open_page("live", tmp_path, run="live"), "selection.value")
     page.text_input(key="knob:live:selection.value:0.9").set_value("0.7").run()
-    sentence = "selection.value=0.7 has no effect: selection.strategy is none"
-    assert sentence in whole_text(page)
+    words = "selection.value=0.7 has no effect: selection.strategy is none"
+    assert words in shown(page)
     press(page, "steering_review")
-    assert whole_text(page).count(sentence) == 2  # in the form, and in the question
+    assert shown(page).count(words) == 2  # in the form, and in the question
     assert live_run.waiting() == []
 
 
@@ -323,7 +325,7 @@ def test_fewer_steps_than_are_done_is_told_before_it_is_sent(
 ) -> None:
     page = with_settings(open_page("live", tmp_path, run="live"), "steps")
     page.text_input(key="knob:live:steps:100").set_value("1").run()
-    assert "steps=1 ends the run at once: step 2 is finished already" in whole_text(page)
+    assert "steps=1 ends the run at once: step 2 is finished already" in shown(page)
 
 
 def test_a_pause_is_sent_at_one_click_and_taken_back_by_another(
@@ -333,19 +335,19 @@ def test_a_pause_is_sent_at_one_click_and_taken_back_by_another(
     press(page, "steer_pause")
     (sent,) = live_run.waiting()
     assert (sent.action, sent.issued_by, sent.reason) == ("pause", os_user(), "")
-    assert "The run pauses when the current step ends." in whole_text(page)
-    assert re.search(rf"{os_user()}: pause \(since \d+ s, until the next step", whole_text(page))
+    assert "The run pauses when the current step ends." in shown(page)
+    assert re.search(rf"{os_user()}: pause \(since \d+ s, until the next step", shown(page))
     assert live_run.answer(detail="paused") == ["pause"]
     page.run()
-    assert "Paused after step 2 by you." in whole_text(page)
-    assert f"paused by {os_user()} for 0 s, step 2 of 100" in whole_text(page)
+    assert "Paused after step 2 by you." in shown(page)
+    assert f"paused by {os_user()} for 0 s, step 2 of 100" in shown(page)
     assert "Resume" in [button.label for button in page.button]
     press(page, "steering_undo")
     assert live_run.answer(detail="resumed") == ["resume"]
     page.run()
-    assert "Resumed after step 2 by you." in whole_text(page)
+    assert "Resumed after step 2 by you." in shown(page)
     press(page, "steering_read")
-    assert "by you" not in whole_text(page)
+    assert "by you" not in shown(page)
 
 
 def test_what_cannot_be_taken_back_has_no_undo(
@@ -355,7 +357,7 @@ def test_what_cannot_be_taken_back_has_no_undo(
     press(page, "steer_checkpoint")
     live_run.answer()
     page.run()
-    assert "Checkpoint written after step 2 by you." in whole_text(page)
+    assert "Checkpoint written after step 2 by you." in shown(page)
     assert not [b for b in page.button if b.key == "steering_undo"]
 
 
@@ -371,8 +373,8 @@ def test_a_refusal_says_why(live_run: HeldRun, tmp_path: Path, open_page: OpenPa
     page = open_page("live", tmp_path, run="live")
     press(page, "steer_evaluate")
     live_run.answer(CommandOutcome.REJECTED, "the run has no environments under envs.eval")
-    sentence = "Evaluate was rejected: the run has no environments under envs.eval."
-    assert sentence in whole_text(page.run())
+    words = "Evaluate was rejected: the run has no environments under envs.eval."
+    assert words in shown(page.run())
 
 
 def test_a_second_stop_offers_stop_now(
@@ -394,7 +396,7 @@ def test_the_same_wish_is_sent_once_even_by_two_people(
     post(live_run.path, new_command("live", CommandAction.CHECKPOINT, issued_by="bob"))
     press(page, "steer_checkpoint")
     assert [c.issued_by for c in live_run.waiting()] == ["bob"]
-    assert "bob asked for the same" in whole_text(page)
+    assert "bob asked for the same" in shown(page)
 
 
 def test_different_wishes_of_two_people_are_shown_in_order(
@@ -402,8 +404,8 @@ def test_different_wishes_of_two_people_are_shown_in_order(
 ) -> None:
     post(live_run.path, new_command("live", CommandAction.PAUSE, issued_by="bob"))
     post(live_run.path, new_command("live", CommandAction.CHECKPOINT, issued_by="cyd"))
-    page_text = whole_text(open_page("live", tmp_path, run="live"))
-    assert page_text.index("bob: pause") < page_text.index("cyd: checkpoint")
+    words = shown(open_page("live", tmp_path, run="live"))
+    assert words.index("bob: pause") < words.index("cyd: checkpoint")
 
 
 @pytest.mark.long
@@ -417,12 +419,12 @@ def test_settings_are_previewed_checked_and_sent_together(
         return next(element for element in widgets if element.label.replace("\\", "") == key)
 
     field("optim.lr").set_value("-1").run()
-    assert "optim.lr is -1, but must be more than 0" in whole_text(page)
+    assert "optim.lr is -1, but must be more than 0" in shown(page)
     assert not [b for b in page.button if b.key == "steering_review"]
     field("optim.lr").set_value("1e-3").run()
     field("selection.strategy").set_value("top_p").run()
-    assert "optim.lr: 0.1 -> 0.001" in whole_text(page)
-    assert "selection.strategy: none -> top_p" in whole_text(page)
+    assert "optim.lr: 0.1 -> 0.001" in shown(page)
+    assert "selection.strategy: none -> top_p" in shown(page)
     press(page, "steering_review")
     press(page, "draft_confirm")
     (sent,) = live_run.waiting()
@@ -430,7 +432,7 @@ def test_settings_are_previewed_checked_and_sent_together(
     live_run.answer(detail="optim.lr 0.1 -> 0.001")
     page.run()
     assert field("optim.lr").value == "0.001"
-    assert "The values in force" in whole_text(page)
+    assert "The values in force" in shown(page)
 
 
 def test_what_alarms_do_is_set_by_rule(
@@ -439,7 +441,7 @@ def test_what_alarms_do_is_set_by_rule(
     page = with_settings(open_page("live", tmp_path, run="live"), "diagnostics.alarms.actions")
     field = next(element for element in page.text_input if element.label.endswith("actions"))
     field.set_value('{"KL_DRIFT": "stopp"}').run()
-    assert "stopp" in whole_text(page)
+    assert "stopp" in shown(page)
     assert not [b for b in page.button if b.key == "steering_review"]
     next(element for element in page.text_input if element.label.endswith("actions")).set_value(
         '{"KL_DRIFT": "stop"}'
@@ -456,7 +458,7 @@ def test_a_run_that_ended_meanwhile_refuses_in_words(
     page = open_page("live", tmp_path, run="live")
     live_run.close()
     page.button(key="steer_pause").click().run()
-    assert "It takes no more commands" in whole_text(page)
+    assert "It takes no more commands" in shown(page)
     assert open_run(live_run.path).commands() == []
 
 
@@ -464,7 +466,7 @@ def test_a_read_only_dashboard_offers_nothing(
     live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", tmp_path, options={"is_read_only": True}, run="live")
-    assert "read-only" in whole_text(page)
+    assert "read-only" in shown(page)
     assert not [b for b in page.button if b.key and b.key.startswith("steer")]
 
 
@@ -489,10 +491,10 @@ def test_hostile_authors_reasons_and_settings_stay_text(
     )
     post(live_run.path, command)
     page = open_page("live", tmp_path, run="live")
-    assert "\u202e" not in whole_text(page)
-    assert "\x1b" not in whole_text(page)
+    assert "\u202e" not in shown(page)
+    assert "\x1b" not in shown(page)
     live_run.answer(CommandOutcome.REJECTED, HOSTILE)
-    whole_text(page.run())
+    shown(page.run())
     assert "<img" not in "".join(specs(page).values())
     (table,) = [frame.value for frame in page.dataframe if "outcome" in frame.value]
     (row,) = table.to_dict("records")
@@ -504,7 +506,7 @@ def test_following_can_be_paused_by_the_address(
     live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", tmp_path, run="live", follow="false")
-    whole_text(page)
+    shown(page)
     assert page.session_state["follow"] is False
     queries.verdict("live", wait_s=60.0)
     page.run()

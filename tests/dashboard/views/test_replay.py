@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app_text import app_html, app_text
 from made_run import add_steps, made_trajectory, make_run, open_writer, step_metrics
 from streamlit.testing.v1 import AppTest
 from tables import columns_of
@@ -34,9 +33,18 @@ FACTS = '<div class="es-facts">'
 FRAME = '{"cells":["_G"],"kind":"grid","legend":{"G":"goal","_":"ice"},"overlays":[],"size":[1,2]}'
 
 
+def shown_html(page: AppTest) -> str:
+    return "".join(element.proto.body for element in page.get("html"))
+
+
+def words(page: AppTest) -> str:
+    kinds = ("text", "markdown", "caption", "code", "info", "subheader")
+    return "\n".join(str(element.value) for kind in kinds for element in page.get(kind))
+
+
 def read(page: AppTest) -> str:
     """The words as a person reads them: without what keeps Markdown from acting."""
-    return app_text(page).replace("\\", "").replace("\u2060", "")
+    return words(page).replace("\\", "").replace("\u2060", "")
 
 
 def listed(page: AppTest) -> list[str]:
@@ -65,7 +73,7 @@ class TestRecordedRun:
         assert not page.exception
         assert page.number_input(key="url_step").value == 4
         assert page.subheader[0].value.startswith("Group ")
-        assert "es-board-img" in app_html(page)
+        assert "es-board-img" in shown_html(page)
 
     def test_a_link_restores_trajectory_turn_and_heat(
         self, recorded_root: Path, open_page: OpenPage
@@ -81,7 +89,7 @@ class TestRecordedRun:
         assert not page.exception
         assert not page.info
         assert page.query_params["step"] == "2"
-        html = app_html(page)
+        html = shown_html(page)
         assert "Turn 1<" in html
         assert "Entropy (nats)" in html
         _, _, chosen = html.partition('class="es-turn es-now"')
@@ -92,7 +100,7 @@ class TestRecordedRun:
         self, recorded_root: Path, open_page: OpenPage
     ) -> None:
         page = open_page("replay", recorded_root, run="tiny", trajectory="t00000002-00003")
-        html = app_html(page)
+        html = shown_html(page)
         places = [html.index(f">Turn {n}</span>") for n in range(2)]
         assert places == sorted(places)
         assert html.count('class="es-turn es-now"') == 1
@@ -120,7 +128,7 @@ class TestRecordedRun:
             "replay", recorded_root, run="tiny", trajectory="t00000002-00003", heat=heat
         )
         assert not page.exception
-        assert "es-legend" in app_html(page)
+        assert "es-legend" in shown_html(page)
 
     def test_a_heat_that_was_not_recorded_says_so(
         self, recorded_root: Path, open_page: OpenPage
@@ -128,13 +136,13 @@ class TestRecordedRun:
         page = open_page(
             "replay", recorded_root, run="tiny", trajectory="t00000002-00003", heat="reference"
         )
-        assert "Reference gap was not recorded" in app_text(page)
+        assert "Reference gap was not recorded" in words(page)
 
     def test_the_prompt_can_be_spelled(self, recorded_root: Path, open_page: OpenPage) -> None:
         page = open_page(
             "replay", recorded_root, run="tiny", trajectory="t00000002-00003", prompt="1"
         )
-        assert "Prompt, " in app_html(page)
+        assert "Prompt, " in shown_html(page)
 
 
 class TestOneSplitAtATime:
@@ -151,17 +159,17 @@ class TestOneSplitAtATime:
     def test_it_opens_on_training(self, root: Path, open_page: OpenPage) -> None:
         page = open_page("replay", root, run="made")
         assert sorted(listed(page)) == ["0, 0", "0, 1", "1, 0", "1, 1"]
-        assert "</span> 2 solved</span>" in app_html(page)
+        assert "</span> 2 solved</span>" in shown_html(page)
 
     def test_evaluation_is_said_to_be_never_trained_on(
         self, root: Path, open_page: OpenPage
     ) -> None:
         page = open_page("replay", root, run="made", split="eval")
         assert len(listed(page)) == 6
-        assert "</span> 3 solved</span>" in app_html(page)
+        assert "</span> 3 solved</span>" in shown_html(page)
         assert "update" not in columns_of(page)  # it would say the same of all
-        assert "evaluation, never trained on" in app_html(page)
-        assert "no update has used it yet" not in app_html(page)
+        assert "evaluation, never trained on" in shown_html(page)
+        assert "no update has used it yet" not in shown_html(page)
 
     def test_a_link_to_an_evaluation_lists_evaluations(
         self, root: Path, open_page: OpenPage
@@ -182,7 +190,7 @@ class TestOneSplitAtATime:
         writer.commit_step(metrics=[metrics], trajectories=[evaluated], outcomes=[])
         writer.close(status="finished")
         page = open_page("replay", tmp_path, run="made", step="1", split="eval")
-        assert "Step 1 has no evaluation trajectories. Steps that have some: 3." in app_text(page)
+        assert "Step 1 has no evaluation trajectories. Steps that have some: 3." in words(page)
 
 
 def test_a_long_conversation_is_shown_around_the_chosen_turn(
@@ -190,7 +198,7 @@ def test_a_long_conversation_is_shown_around_the_chosen_turn(
 ) -> None:
     turns = tuple(Turn(index=n, observation=f"o{n}", response="r" * 9_000) for n in range(100))
     commit(tmp_path / "long", [replace(made_trajectory(0, 0), turns=turns)])
-    html = app_html(open_page("replay", tmp_path, run="long", turn="50"))
+    html = shown_html(open_page("replay", tmp_path, run="long", turn="50"))
     turns_shown = [n for n in range(100) if f">Turn {n}<" in html]
     assert turns_shown == list(range(30, 70))
     assert "30 earlier turns" in html
@@ -231,7 +239,7 @@ class TestNavigation:
         page.selectbox(key="url_success").set_value("failed").run()
         assert listed(page) == ["0, 1", "1, 1"]
         page.selectbox(key="url_kept").set_value("dropped").run()
-        assert "No training trajectory matches." in app_text(page)
+        assert "No training trajectory matches." in words(page)
 
 
 class TestComparison:
@@ -262,7 +270,7 @@ class TestComparison:
             "sibling 1, solved, return 1", "sibling 2, failed, return 0.5",
             "step 0, failed, return 0",
         ]  # fmt: skip
-        html = app_html(page)
+        html = shown_html(page)
         assert 'class="es-left">0</span>' in html
         assert 'class="es-right">1</span>' in html
 
@@ -270,8 +278,8 @@ class TestComparison:
         page = open_page("replay", root, run="made", compare="1", trajectory="t00000001-00000")
         page.selectbox(key="url_beside").set_value("t00000000-00000").run()
         assert page.query_params["beside"] == "t00000000-00000"
-        assert "Both episodes are the same." in app_html(page)
-        assert "step 0, sibling 0" in app_html(page)
+        assert "Both episodes are the same." in shown_html(page)
+        assert "step 0, sibling 0" in shown_html(page)
 
     def test_the_key_opens_and_closes_it(self, root: Path, open_page: OpenPage) -> None:
         page = open_page("replay", root, run="made")
@@ -291,7 +299,7 @@ class TestComparison:
     def test_an_episode_alone_says_so(self, tmp_path: Path, open_page: OpenPage) -> None:
         commit(tmp_path / "one", [made_trajectory(0, 0)])
         page = open_page("replay", tmp_path, run="one", compare="1")
-        assert "This episode has no sibling" in app_text(page)
+        assert "This episode has no sibling" in words(page)
 
 
 class TestSearch:
@@ -319,7 +327,7 @@ class TestSearch:
     ) -> None:
         page = open_page("replay", root, run="made", **params)
         assert not page.exception
-        assert f"{count} trajectories" in app_text(page).replace("\\", "")
+        assert f"{count} trajectories" in words(page).replace("\\", "")
 
     def test_a_found_trajectory_shows_the_words_around(
         self, root: Path, open_page: OpenPage
@@ -342,7 +350,7 @@ class TestSearch:
         add_steps(writer, "many", range(0, 4), num_trajectories=80)
         writer.close(status="finished")
         page = open_page("replay", tmp_path, run="many", q="go up")
-        assert "200 of 320 matches" in app_text(page)
+        assert "200 of 320 matches" in words(page)
 
     @pytest.mark.parametrize(
         ("order", "first"),
@@ -381,7 +389,7 @@ class TestSearch:
         page = open_page("replay", tmp_path, run="many", order=order, **search)
         assert not page.exception
         assert listed(page)[:2] == first
-        assert "200 of 340 matches" in app_text(page)
+        assert "200 of 340 matches" in words(page)
 
     def test_filters_choose_among_all_matches(self, tmp_path: Path, open_page: OpenPage) -> None:
         writer = open_writer(tmp_path / "many")
@@ -389,7 +397,7 @@ class TestSearch:
         writer.close(status="finished")
         page = open_page("replay", tmp_path, run="many", q="go up", success="failed", order="id")
         assert {name[-1] for name in listed(page)} == {"1"}
-        assert "200 trajectories" in app_text(page)
+        assert "200 trajectories" in words(page)
 
     @pytest.mark.long
     def test_a_search_keeps_its_columns_and_marks_its_hits(
@@ -398,7 +406,7 @@ class TestSearch:
         page = open_page("replay", root, run="made", q="go UP (really")
         names = list(columns_of(page))
         assert names[:4] == ["step, group, sibling", "success", "return", "match"]
-        assert '<span class="es-hit">go UP (really</span>' in app_html(page)
+        assert '<span class="es-hit">go UP (really</span>' in shown_html(page)
 
 
 @pytest.mark.parametrize(
@@ -503,7 +511,7 @@ class TestHostileText:
         for params in ({"compare": "1"}, {"label": label}, {}):
             page = open_page("replay", tmp_path, run="evil", **params)
             assert not page.exception
-            require_harmless(app_html(page))
+            require_harmless(shown_html(page))
             for kind in ("markdown", "caption", "info", "subheader"):
                 for element in page.get(kind):
                     assert "![x]" not in element.value
@@ -519,7 +527,7 @@ class TestHostileText:
         commit(tmp_path / "evil", some, outcomes=[outcome])
         page = open_page("replay", tmp_path, run="evil", heat=heat, prompt="1")
         assert not page.exception
-        require_harmless(app_html(page))
+        require_harmless(shown_html(page))
         for kind in ("markdown", "caption", "info", "subheader"):
             for element in page.get(kind):
                 assert "<img" not in element.value.replace("\\<", "")
@@ -535,13 +543,13 @@ class TestHostileText:
         commit(tmp_path / "r", [replace(made_trajectory(0, 0), turns=(turn,))])
         page = open_page("replay", tmp_path, run="r")
         assert not page.exception
-        require_harmless(app_html(page))
+        require_harmless(shown_html(page))
 
     def test_a_search_for_it_finds_it_as_text(self, tmp_path: Path, open_page: OpenPage) -> None:
         commit(tmp_path / "evil", [evil_trajectory()])
         page = open_page("replay", tmp_path, run="evil", q="onerror=alert")
         assert not page.exception
-        require_harmless(app_html(page))
+        require_harmless(shown_html(page))
         assert not UNSEEN.search(columns_of(page)["match"][0])
 
     def test_a_text_of_five_million_characters_is_cut(
@@ -551,7 +559,7 @@ class TestHostileText:
         commit(tmp_path / "long", [replace(made_trajectory(0, 0), turns=(turn,))])
         page = open_page("replay", tmp_path, run="long")
         assert not page.exception
-        html = app_html(page)
+        html = shown_html(page)
         require_harmless(html)
         assert len(html) < 2_000_000
         assert "4,980,000 more characters are not shown" in html
@@ -570,8 +578,8 @@ class TestHostileText:
         commit(tmp_path / "long", [replace(made_trajectory(0, 0), turns=(turn,))])
         page = open_page("replay", tmp_path, run="long", heat="entropy")
         assert not page.exception
-        assert "the first 2,000 tokens of 100,000" in app_html(page)
-        assert "no tokenizer.json" in app_html(page)
+        assert "the first 2,000 tokens of 100,000" in shown_html(page)
+        assert "no tokenizer.json" in shown_html(page)
 
 
 class TestOddTrajectories:
@@ -580,8 +588,8 @@ class TestOddTrajectories:
         commit(tmp_path / "r", [empty])
         page = open_page("replay", tmp_path, run="r")
         assert not page.exception
-        assert "No turn was played" in app_text(page)
-        assert "It broke." in app_html(page)
+        assert "No turn was played" in words(page)
+        assert "It broke." in shown_html(page)
 
     def test_a_step_without_trajectories(self, tmp_path: Path, open_page: OpenPage) -> None:
         writer = open_writer(tmp_path / "r")
@@ -589,5 +597,5 @@ class TestOddTrajectories:
         writer.close(status="finished")
         page = open_page("replay", tmp_path, run="r")
         assert not page.exception
-        assert "has no training trajectories" in app_text(page)
-        assert "Choose an episode" in app_text(page)
+        assert "has no training trajectories" in words(page)
+        assert "Choose an episode" in words(page)

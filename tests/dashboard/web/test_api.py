@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_alarm import make_alarm
+from alarm_events import alarm_event
 from made_run import add_steps, make_run, open_writer
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -93,14 +93,15 @@ def test_commands_alarms_metrics_and_the_end_change_a_pulse(
     send(tmp_path / "a", new_command("a", CommandAction.PAUSE))
     before, pulse = pulse, pulse_of(client)
     assert changed(before, pulse) - {"verdict"} == {"position", "commands"}
-    alarm = make_alarm(
-        alarm_id="entropy:2",
+    alarm = alarm_event(
+        "entropy:2",
+        2,
         rule="ENTROPY_COLLAPSE",
-        step=2,
         onset_step=1,
         metric="policy/entropy",
         value=0.1,
         baseline=1.0,
+        threshold=0.5,
         window=5,
         message=SECRET,
     )

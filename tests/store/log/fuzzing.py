@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "shared"))
+from alarm_events import alarm_event
 from harness_seed import draw, told
-from made_alarm import make_alarm
 from stored_steps import build_trajectory, write_steps
 
 from echoscope.store.checkpoints import (
@@ -247,13 +247,14 @@ def make_run(path: Path, run_id: str, seed: int) -> None:
     first.close(status="interrupted")
     again = RunWriter.resume(path, from_step=6, **options)
     write_steps(again, range(7, 10), count=1 + seed, run_id=run_id)
-    alarm = make_alarm(
-        alarm_id="a-1",
+    alarm = alarm_event(
+        "a-1",
+        9,
         rule="rule",
-        step=9,
         onset_step=8,
         metric="policy/entropy",
         value=float(seed),
+        threshold=0.5,
         window=3,
         message="text",
     )

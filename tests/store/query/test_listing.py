@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from made_alarm import make_alarm
 from made_run import add_steps, make_run, open_writer
 
 from echoscope.store.errors import NotARunError, StoreError
@@ -307,14 +306,18 @@ def test_success_over_the_run_is_thinned_to_means(is_packed: bool, tmp_path: Pat
 
 
 def alarm(name: str, step: int, severity: AlarmSeverity, state: AlarmState) -> Alarm:
-    return make_alarm(
+    return Alarm(
         alarm_id=name,
         rule=name.upper(),
         severity=severity,
         state=state,
         step=step,
         onset_step=step,
+        metric="m",
+        value=0.0,
+        baseline=None,
         threshold=0.0,
+        window=1,
         message="",
     )
 
