@@ -83,8 +83,8 @@ CASES = (
 
 def series(reader: RunReader, key: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     steps, values = reader.metrics(key)
-    known = ~np.isnan(values)
-    return steps[known], values[known]
+    is_finite = ~np.isnan(values)
+    return steps[is_finite], values[is_finite]
 
 
 def trained(case: Case, folder: Path) -> tuple[RunReader, RunReader]:

@@ -93,8 +93,8 @@ def by_reward(game: Game) -> str:
 
 def cell_by_cell(game: Game) -> str:
     """Sudoku: one number after another in a cell, until the reward says right."""
-    known = zip(game.actions, game.results, strict=True)
-    right = {action.rpartition(",")[0] for action, result in known if result.reward > 0}
+    played = zip(game.actions, game.results, strict=True)
+    right = {action.rpartition(",")[0] for action, result in played if result.reward > 0}
     cell = next(cell for cell in game.open_cells if cell not in right)
     return f"{cell},{sum(action.startswith(cell) for action in game.actions) + 1}"
 
@@ -279,9 +279,10 @@ def play(env_id: str, player: Player | None, tasks: int = TASKS) -> Outcome:
             successes.append(game.results[-1].success)
     finally:
         stack.close()
-    known = [success for success in successes if success is not None]
+    outcomes = [success for success in successes if success is not None]
     return Outcome(
-        mean_return=sum(returns) / tasks, success=sum(known) / len(known) if known else None
+        mean_return=sum(returns) / tasks,
+        success=sum(outcomes) / len(outcomes) if outcomes else None,
     )
 
 

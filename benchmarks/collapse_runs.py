@@ -214,13 +214,13 @@ def main() -> None:
         out=OUT,
         label_only=(False, "Label anew, train nothing."),
     )
-    wanted = [
+    chosen = [
         (recipe, seed)
         for seed in map(int, arguments.seeds.split(","))
         for recipe in arguments.recipes.split(",")
     ]
     with Progress() as bar:
-        for recipe, seed in [] if arguments.label_only else wanted:
+        for recipe, seed in [] if arguments.label_only else chosen:
             path = arguments.out / recipe / f"seed{seed}.csv"
             if path.exists():
                 continue

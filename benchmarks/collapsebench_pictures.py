@@ -107,8 +107,8 @@ def lead_picture(sets: Mapping[str, Sequence[LabelledRun]], folder: Path) -> Non
         _curve(top, bottom, "Echoscope", ours, ours[FACTORS.index(1.0)])
         for entry in entries():
             if entry.grid:
-                found = [measure(entry.alert(value), runs) for value in entry.grid]
-                _curve(top, bottom, entry.name, found, measure(entry.as_used, runs))
+                sweep_scores = [measure(entry.alert(value), runs) for value in entry.grid]
+                _curve(top, bottom, entry.name, sweep_scores, measure(entry.as_used, runs))
         top.set_title(f"{name}: {ours[0].num_collapsed} collapses")
         top.set_ylim(-0.03, 1.05)
         bottom.axhline(0, color="#999999", linewidth=0.8)
@@ -130,11 +130,11 @@ def lead_picture(sets: Mapping[str, Sequence[LabelledRun]], folder: Path) -> Non
 
 def _curve(top: Axes, bottom: Axes, name: str, sweep: Sequence[Scores], used: Scores) -> None:
     colour, width = COLOURS[name], 2.2 if name == "Echoscope" else 1.2
-    found = sorted(sweep, key=lambda scores: scores.false_per_1000)
-    x = [scores.false_per_1000 for scores in found]
+    by_false_alarms = sorted(sweep, key=lambda scores: scores.false_per_1000)
+    x = [scores.false_per_1000 for scores in by_false_alarms]
     # of several thresholds with as many false alarms, the best one counts
-    best = np.maximum.accumulate([scores.detection for scores in found])
-    lead = np.maximum.accumulate([lead_of(scores) for scores in found])
+    best = np.maximum.accumulate([scores.detection for scores in by_false_alarms])
+    lead = np.maximum.accumulate([lead_of(scores) for scores in by_false_alarms])
     top.step(x, best, where="post", color=colour, linewidth=width, label=name)
     bottom.step(x, lead, where="post", color=colour, linewidth=width)
     for axes, y in ((top, used.detection), (bottom, lead_of(used))):
@@ -146,22 +146,26 @@ def kinds_picture(reports: Mapping[str, BenchReport], folder: Path) -> None:
     figure, row = plt.subplots(
         1, len(reports), figsize=(4.6 * len(reports), 3.6), sharey=True, squeeze=False
     )
-    for axes, (name, found) in zip(row[0], reports.items(), strict=True):
-        labels = [label for label, kind in found.by_label.items() if kind.critical.num_collapsed]
-        bars = {"Echoscope": [found.by_label[label].critical.detection for label in labels]}
-        for other in found.beside:
+    for axes, (name, kind_report) in zip(row[0], reports.items(), strict=True):
+        labels = [
+            label for label, kind in kind_report.by_label.items() if kind.critical.num_collapsed
+        ]
+        bars = {"Echoscope": [kind_report.by_label[label].critical.detection for label in labels]}
+        for other in kind_report.beside:
             entry = next((each for each in entries() if each.name == other.name), None)
             if entry is None or other.matched_scores is None:
                 continue
             alert = entry.alert(other.matched)
-            runs = [[r.run for r in found.results if r.run.label == label] for label in labels]
+            runs = [
+                [r.run for r in kind_report.results if r.run.label == label] for label in labels
+            ]
             bars[other.name] = [measure(alert, some).detection for some in runs]
         width = 0.8 / len(bars)
         for n, (who, values) in enumerate(bars.items()):
-            at = np.arange(len(labels)) + (n - (len(bars) - 1) / 2) * width
-            axes.bar(at, values, width * 0.9, color=COLOURS[who], label=who)
-        words = [label.replace("_", "\n") for label in labels]
-        axes.set_xticks(range(len(labels)), words, fontsize=8)
+            centres = np.arange(len(labels)) + (n - (len(bars) - 1) / 2) * width
+            axes.bar(centres, values, width * 0.9, color=COLOURS[who], label=who)
+        tick_labels = [label.replace("_", "\n") for label in labels]
+        axes.set_xticks(range(len(labels)), tick_labels, fontsize=8)
         axes.set_title(name)
     row[0][0].set_ylabel("called in time")
     handles, names = row[0][0].get_legend_handles_labels()
@@ -172,22 +176,25 @@ def kinds_picture(reports: Mapping[str, BenchReport], folder: Path) -> None:
 
 def regimes_picture(reports: Mapping[str, BenchReport], folder: Path) -> None:
     """Regime labelled against regime named, in runs."""
-    known = {name: found for name, found in reports.items() if found.regimes}
-    figure, row = plt.subplots(1, len(known), figsize=(4.6 * len(known), 3.8), squeeze=False)
-    words = [regime.replace("_", "\n", 1).replace("_", " ") for regime in REGIMES]
-    for axes, (name, found) in zip(row[0], known.items(), strict=True):
+    with_regimes = {name: set_report for name, set_report in reports.items() if set_report.regimes}
+    figure, row = plt.subplots(
+        1, len(with_regimes), figsize=(4.6 * len(with_regimes), 3.8), squeeze=False
+    )
+    tick_labels = [regime.replace("_", "\n", 1).replace("_", " ") for regime in REGIMES]
+    for axes, (name, set_report) in zip(row[0], with_regimes.items(), strict=True):
         counts = np.array(
-            [[found.regimes.get((a, b), 0) for b in REGIMES] for a in REGIMES[:-1]], dtype=float
+            [[set_report.regimes.get((a, b), 0) for b in REGIMES] for a in REGIMES[:-1]],
+            dtype=float,
         )
         share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         axes.imshow(share, cmap="Blues", vmin=0, vmax=1.25, aspect="auto")
         for i, j in np.argwhere(counts > 0):
             colour = "white" if share[i, j] > 0.7 else "black"
             axes.text(j, i, f"{counts[i, j]:.0f}", ha="center", va="center", color=colour)
-        axes.set_xticks(range(len(REGIMES)), words, fontsize=7.5)
-        axes.set_yticks(range(len(REGIMES) - 1), words[:-1], fontsize=7.5)
+        axes.set_xticks(range(len(REGIMES)), tick_labels, fontsize=7.5)
+        axes.set_yticks(range(len(REGIMES) - 1), tick_labels[:-1], fontsize=7.5)
         axes.set_xlabel("named")
-        axes.set_title(f"{name}: {found.regimes_right:.0%} right")
+        axes.set_title(f"{name}: {set_report.regimes_right:.0%} right")
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
     row[0][0].set_ylabel("labelled")
@@ -217,13 +224,13 @@ def _example(axes: Axes, kind: str, result: JudgedRun) -> None:
     lines = [(success, "success in evaluation", "#333333")]
     colours = iter(("#b5470b", "#1a7f4b"))
     lines += [
-        (table.columns[key], words, next(colours))
-        for key, words in SHOWN[kind]
+        (table.columns[key], label, next(colours))
+        for key, label in SHOWN[kind]
         if key in table.columns
     ]
-    for values, words, colour in lines:
+    for values, label, colour in lines:
         there = np.isfinite(values)
-        axes.plot(table.steps[there], values[there], color=colour, linewidth=1.2, label=words)
+        axes.plot(table.steps[there], values[there], color=colour, linewidth=1.2, label=label)
     marks = (
         (run.onset_step, "first sign", "#888888", ":"),
         (result.watch.step, "watch", "#c98a00", "-"),
@@ -231,12 +238,12 @@ def _example(axes: Axes, kind: str, result: JudgedRun) -> None:
         (run.halved_step, "success halved", "#333333", "--"),
     )
     top = 1.1 * axes.get_ylim()[1]
-    for n, (step, words, colour, line) in enumerate(marks):
+    for n, (step, label, colour, line) in enumerate(marks):
         if step is None:
             continue
         axes.axvline(step, color=colour, linestyle=line, linewidth=1.4)
         axes.annotate(
-            f"{words} {step}",
+            f"{label} {step}",
             (1.01, 0.52 - 0.16 * n),
             xycoords="axes fraction",
             color=colour,
@@ -267,7 +274,7 @@ def main() -> None:
     lead_picture(sets, args.out)
     kinds_picture(reports, args.out)
     regimes_picture(reports, args.out)
-    real_first = [r for found in reversed(reports.values()) for r in found.results]
+    real_first = [r for set_report in reversed(reports.values()) for r in set_report.results]
     examples_picture(real_first, args.out)
 
 

@@ -48,26 +48,32 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return TextTable(head=tuple(head), rows=tuple(tuple(row) for row in rows)).markdown()
 
 
-def summary(found: BenchReport) -> str:
+def summary(scored: BenchReport) -> str:
     """What the tables of all sets do not say."""
-    verdict = found.verdict
-    said = (
-        f"Kind right in **{found.num_kind_right}** of {verdict.num_collapsed} collapses, median "
+    verdict = scored.verdict
+    sentence = (
+        f"Kind right in **{scored.num_kind_right}** of {verdict.num_collapsed} collapses, median "
         f"onset error **{number(verdict.median_onset_error)}** steps, **{verdict.num_false}** "
         f"false critical alarms in {verdict.num_healthy_steps:,} healthy steps."
     )
-    if found.regimes:
-        said += f" Regime right in {found.regimes_right:.1%} of {sum(found.regimes.values())} runs."
-    return said
+    if scored.regimes:
+        sentence += (
+            f" Regime right in {scored.regimes_right:.1%} of {sum(scored.regimes.values())} runs."
+        )
+    return sentence
 
 
 def said_tables(reports: Mapping[str, BenchReport]) -> str:
     """What a confidence is worth, by what was said."""
     names = list(reports)
-    said = sorted({key for found in reports.values() for key in found.calibration}, key=_order)
+    rows = sorted({key for scored in reports.values() for key in scored.calibration}, key=_order)
     levels = [
-        [what, level, *(_share(found.calibration.get((what, level))) for found in reports.values())]
-        for what, level in said
+        [
+            what,
+            level,
+            *(_share(scored.calibration.get((what, level))) for scored in reports.values()),
+        ]
+        for what, level in rows
     ]
     return table(["verdict", "confidence", *(f"wrong, {SETS[name]}" for name in names)], levels)
 
@@ -90,8 +96,8 @@ def counts_file(reports: Mapping[str, BenchReport]) -> str:
         lines += ["", f'["{calm}"]']
         for num in range(1, len(KINDS) + 1):
             counts = {name: reports[name].by_kinds.get((calm, num)) for name in REAL_FIRST}
-            known = [f"{name} = {list(count)}" for name, count in counts.items() if count]
-            lines += [f"{num} = {{ {', '.join(known)} }}"] if known else []
+            entries = [f"{name} = {list(count)}" for name, count in counts.items() if count]
+            lines += [f"{num} = {{ {', '.join(entries)} }}"] if entries else []
     for what, levels in (("healthy", LEVELS), ("collapse", LEVELS[:2])):
         lines += ["", f"[{what}]"]
         for level in levels:
@@ -102,7 +108,7 @@ def counts_file(reports: Mapping[str, BenchReport]) -> str:
 
 def beside(reports: Mapping[str, BenchReport]) -> str:
     """The other alerts on all sets: with the usual thresholds, and as quiet as ours."""
-    rows_of = [tables.beside(found).rows for found in reports.values()]
+    rows_of = [tables.beside(scored).rows for scored in reports.values()]
     usual: list[tuple[str, ...]] = []
     matched: list[tuple[str, ...]] = []
     for same in zip(*rows_of, strict=True):  # one alert, set by set
@@ -122,12 +128,12 @@ def beside(reports: Mapping[str, BenchReport]) -> str:
 
 
 def by_chance(runs: Sequence[LabelledRun], draws: int) -> str:
-    found = resampled_false_alarms(runs, draws=draws)
+    drawn = resampled_false_alarms(runs, draws=draws)
     return (
-        f"Healthy stretches of {found.num_stretches} of these runs, trends taken out, resampled in "
-        f"blocks of 20 steps (moving-block bootstrap, {found.num_steps:,} steps): "
-        f"{found.per_1000(found.num_critical):.2g} critical alarms and "
-        f"{found.per_1000(found.num_warnings):.2g} warnings per 1,000 steps."
+        f"Healthy stretches of {drawn.num_stretches} of these runs, trends taken out, resampled in "
+        f"blocks of 20 steps (moving-block bootstrap, {drawn.num_steps:,} steps): "
+        f"{drawn.per_1000(drawn.num_critical):.2g} critical alarms and "
+        f"{drawn.per_1000(drawn.num_warnings):.2g} warnings per 1,000 steps."
     )
 
 
@@ -147,10 +153,10 @@ def main() -> None:
     }
     reports = {name: report(name, runs) for name, runs in sets.items() if runs}
     further = {name: report(name, recorded_set(name)) for name in FURTHER}
-    for name, found in (reports | further).items():
-        page = replaced(page, name, summary(found))
-    for name, found in reports.items():
-        print(f"{name}: {summary(found)}")
+    for name, scored in (reports | further).items():
+        page = replaced(page, name, summary(scored))
+    for name, scored in reports.items():
+        print(f"{name}: {summary(scored)}")
     if len(reports) == len(sets):
         page = replaced(page, "confidence", said_tables(reports))
         TABLE.write_text(counts_file(reports), encoding="utf-8")

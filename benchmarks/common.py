@@ -84,14 +84,14 @@ class Usage:
     exit_code: int
 
 
-def usage_of_command(*words: str | Path, may_fail: bool = False, **settings: Any) -> Usage:
+def usage_of_command(*arguments: str | Path, may_fail: bool = False, **settings: Any) -> Usage:
     """Run `echoscope` with these words, and measure it.
 
     Args:
         may_fail: An exit code other than 0 says something; else it ends the benchmark.
         settings: Of `Popen`, such as `stdout`, which is thrown away without one.
     """
-    command = [sys.executable, "-m", "echoscope", *map(str, words)]
+    command = [sys.executable, "-m", "echoscope", *map(str, arguments)]
     started = time.perf_counter()
     process = subprocess.Popen(command, **{"stdout": subprocess.DEVNULL, **settings})
     # Of this child alone: `RUSAGE_CHILDREN` keeps the largest memory of all of them.
@@ -108,11 +108,11 @@ def usage_of_command(*words: str | Path, may_fail: bool = False, **settings: Any
     )
 
 
-def alone(script: str, *words: object) -> Any:
+def alone(script: str, *arguments: object) -> Any:
     """What a script answers in a process of its own, as JSON in its last line."""
     # Freed blocks go back to the system at once, or a peak would count what nobody holds.
     env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    command = [sys.executable, script, *map(str, words)]
+    command = [sys.executable, script, *map(str, arguments)]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if ran.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {ran.stderr[-2000:]}")

@@ -108,11 +108,11 @@ def main() -> None:
         json=(False, "one object in the end"),
     )
     torch.set_num_threads(1)
-    found = compare("shipped policy", resolve_model("tiny"), 16, 64, 20)
+    rows = compare("shipped policy", resolve_model("tiny"), 16, 64, 20)
     if arguments.model:
-        found += compare(arguments.model.rstrip("/").rpartition("/")[2], arguments.model, 4, 64, 3)
+        rows += compare(arguments.model.rstrip("/").rpartition("/")[2], arguments.model, 4, 64, 3)
     if arguments.json:
-        print_json(rows=found)
+        print_json(rows=rows)
     else:
         print(describe_machine())
 

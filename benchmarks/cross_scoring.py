@@ -206,8 +206,8 @@ def main() -> None:
         "largest_difference": max(r.largest_difference for r in rows),
     }
     if arguments.json:
-        shown = [asdict(r) for r in rows]
-        print_json(rows=shown, both=totals)
+        row_dicts = [asdict(r) for r in rows]
+        print_json(rows=row_dicts, both=totals)
         return
     print(describe_machine())
     for row in rows:

@@ -101,12 +101,12 @@ class Row:
         return "yes" if self.median <= self.limit else "no"
 
 
-def row(what: str, found: Sequence[float], limit: float | None = None, note: str = "") -> Row:
+def row(what: str, values: Sequence[float], limit: float | None = None, note: str = "") -> Row:
     return Row(
         what=what,
-        median=statistics.median(found),
-        worst=max(found),
-        runs=len(found),
+        median=statistics.median(values),
+        worst=max(values),
+        runs=len(values),
         limit=limit,
         note=note,
     )
@@ -125,16 +125,16 @@ class Bench:
     def start(self) -> None:
         """From the command to the first page, and what is loaded by then."""
         (self._work / "none").mkdir()
-        found, loaded = [], 0
+        times, loaded = [], 0
         for _ in range(VISITS):
             began = time.monotonic()
             with self._serve(self._work / "none") as server:
                 with urllib.request.urlopen(server.url) as answer:
                     assert answer.status == 200
-                found.append(time.monotonic() - began)
+                times.append(time.monotonic() - began)
                 loaded += _has_torch(server.pid)
         assert not loaded, "torch is loaded"
-        self._add(row("command to the first HTTP 200 (no torch in the process)", found, 4.0))
+        self._add(row("command to the first HTTP 200 (no torch in the process)", times, 4.0))
 
     def million(self) -> None:
         """A run with a million trajectories."""
@@ -157,8 +157,8 @@ class Bench:
         self._first(f"Live, {size}", "live", "wide", "chart")
         with self._serve(self._large) as server:
             self._warm(server, f"Live, {size}", "live", "wide", "chart", limit=CURVE_S)
-            found = [self._section(server, number) for number in range(VISITS)]
-            self._add(row(f"Live, {size}: a section opens, {CHARTS_OF_PAGE} charts", found))
+            times = [self._section(server, number) for number in range(VISITS)]
+            self._add(row(f"Live, {size}: a section opens, {CHARTS_OF_PAGE} charts", times))
             self._memory(server, f"Live, {size}")
 
     def visible(self) -> None:
@@ -177,11 +177,13 @@ class Bench:
             while (entry := out.get()) is not None:
                 acknowledged.update([entry])
             page.wait_for_timeout(5_000)
-            shown = steps_seen(page)
+            first_seen = steps_seen(page)
         writer.join()
         last = sorted(acknowledged)[-LIVE_STEPS:]
-        assert shown.keys() >= set(last), f"steps {set(last) - shown.keys()} were never shown"
-        delays = [shown[step] - acknowledged[step] for step in last]
+        assert first_seen.keys() >= set(last), (
+            f"steps {set(last) - first_seen.keys()} were never shown"
+        )
+        delays = [first_seen[step] - acknowledged[step] for step in last]
         self._add(row(f"an acknowledged step is on the page, {LIVE_STEPS} steps", delays, 2.0))
 
     def many(self) -> None:
@@ -234,23 +236,23 @@ class Bench:
         name = f"{what}, just started: settings and metrics of all are read"
         self._add(row(name, [time.monotonic() - began]))
 
-    def _table(self, server: DashboardProcess, shown: str, count: int) -> None:
+    def _table(self, server: DashboardProcess, title: str, count: int) -> None:
         """Filter, order and groups of all runs, on an open page."""
         caption = "[data-testid=stCaptionContainer]"
-        for what, params, words in (
+        for what, params, text in (
             ("a filter", {"filter": "lr > 1e-6 and step > 3"}, f"{count // 2:,} of {count:,} runs"),
             ("groups", {"group": "lr"}, f"4 groups of {count:,} runs"),
         ):
-            found = []
+            times = []
             for _ in range(VISITS):
                 with self._page() as page:
                     drawn(page, address(server, "", curves="0"), "list")
                     settle(page)
                     page.wait_for_timeout(1_000)
-                    action = Action(page, [(caption, words, 1)])
+                    action = Action(page, [(caption, text, 1)])
                     _go(page, address(server, "", curves="0", **params))
-                    found.append(action.seconds())
-            self._add(row(f"{shown}, page is up: {what}", found, 1.0))
+                    times.append(action.seconds())
+            self._add(row(f"{title}, page is up: {what}", times, 1.0))
 
     def viewers(self) -> None:
         """Four viewers of a run that trains."""
@@ -262,18 +264,19 @@ class Bench:
         rounds = max(1, round(_VIEW_ROUNDS * min(1.0, self._scale)))
         try:
             with self._serve(root) as server:
-                found = compare(
+                comparison = compare(
                     training, server, self._browser, "train", rounds=rounds, steps=steps
                 )
                 self._memory(server, "four viewers of a live run")
         finally:
             training.close()
         for kind in ("clients", "browsers"):
-            ratios = found.ratios(kind)
+            ratios = comparison.ratios(kind)
             shares = ", ".join(
-                f"{who} {found.cores(kind, who):.2f} cores" for who in ("dashboard", "browsers")
+                f"{who} {comparison.cores(kind, who):.2f} cores"
+                for who in ("dashboard", "browsers")
             )
-            base = f"p50 of a step without {found.p50_s('none'):.2f} s"
+            base = f"p50 of a step without {comparison.p50_s('none'):.2f} s"
             self._add(
                 Row(
                     what=f"step time with four {kind} over without",
@@ -290,9 +293,9 @@ class Bench:
     def _large(self) -> Path:
         return self._folder / "large"
 
-    def _add(self, found: Row) -> None:
-        self.rows.append(found)
-        print(table_line(found), file=sys.stderr, flush=True)
+    def _add(self, new_row: Row) -> None:
+        self.rows.append(new_row)
+        print(table_line(new_row), file=sys.stderr, flush=True)
 
     @contextmanager
     def _serve(self, root: Path) -> Iterator[DashboardProcess]:
@@ -312,18 +315,18 @@ class Bench:
         what: str,
         page: str,
         run: str,
-        wanted: str,
+        part: str,
         *,
         root: Path | None = None,
         limit: float | None = None,
     ) -> None:
         """The first visit of dashboards that were just started."""
-        found = []
+        times = []
         for _ in range(3):
             with self._serve(root or self._large) as server, self._page() as opened:
-                found.append(drawn(opened, _address(server, page, run), wanted))
-        name = f"{what}, first visit after the start: {_WORDS[wanted]}"
-        self._add(row(name, found, limit))
+                times.append(drawn(opened, _address(server, page, run), part))
+        name = f"{what}, first visit after the start: {_WORDS[part]}"
+        self._add(row(name, times, limit))
 
     def _warm(
         self,
@@ -331,7 +334,7 @@ class Bench:
         what: str,
         page: str,
         run: str,
-        wanted: str,
+        part: str,
         *,
         limit: float | None = None,
     ) -> None:
@@ -340,13 +343,13 @@ class Bench:
 
         def visit() -> float:
             with self._page() as opened:
-                found = drawn(opened, _address(server, page, run), wanted)
+                seconds = drawn(opened, _address(server, page, run), part)
                 before.append(max(seen(opened, name) for name in earlier))
-                return found
+                return seconds
 
-        found = _settled(visit)
+        seconds = _settled(visit)
         self._add(row(f"{what}, warm: {' and '.join(earlier)}", before[1:], TITLE_S))
-        self._add(row(f"the same: {_WORDS[wanted]}", found, limit))
+        self._add(row(f"the same: {_WORDS[part]}", seconds, limit))
 
     def _trajectories(self, server: DashboardProcess, run: Path, steps: int) -> None:
         reader = open_run(run)
@@ -360,8 +363,8 @@ class Bench:
             with self._page() as opened:
                 return drawn(opened, _address(server, "replay", "million", anyone()), "trajectory")
 
-        shown = "any of these trajectories by its address"
-        self._add(row(f"{shown}, new page", _settled(deep_link)))
+        title = "any of these trajectories by its address"
+        self._add(row(f"{title}, new page", _settled(deep_link)))
         # In the middle, where the made run has texts and tokens of full length.
         step = steps // 2
         with self._page() as page:
@@ -369,24 +372,28 @@ class Bench:
             drawn(page, _address(server, "replay", "million", first), "trajectory")
             settle(page)
             page.wait_for_timeout(1_000)
-            found = []
+            times = []
             for index in range(1, 13):
                 following = reader.trajectory(trajectory_id(Split.TRAIN, step, index))
-                found.append(_turn_to(page, following, lambda: page.keyboard.press("j")))
-            self._add(row("the next one by key `j`", found, TURN_S))
-            found = []
+                times.append(_turn_to(page, following, lambda: page.keyboard.press("j")))
+            self._add(row("the next one by key `j`", times, TURN_S))
+            times = []
             for _ in range(12):
                 other = anyone()
-                place = _address(server, "replay", "million", other)
-                found.append(_turn_to(page, other, lambda place=place: _go(page, place)))
-            self._add(row(f"{shown}, page is up", found, TURN_S))
+                other_address = _address(server, "replay", "million", other)
+                times.append(
+                    _turn_to(
+                        page, other, lambda other_address=other_address: _go(page, other_address)
+                    )
+                )
+            self._add(row(f"{title}, page is up", times, TURN_S))
 
     def _section(self, server: DashboardProcess, number: int) -> float:
         """Seconds from the click on a section to all charts of its first page."""
         with self._page() as page:
-            place = address(server, "live", run="wide", metrics=f"metric_0[{number}]")
+            page_address = address(server, "live", run="wide", metrics=f"metric_0[{number}]")
             page.set_viewport_size(TALL)
-            drawn(page, place, "chart")
+            drawn(page, page_address, "chart")
             settle(page)
             page.wait_for_timeout(1_000)
             box = page.locator(".st-key-section_made")
@@ -410,44 +417,52 @@ def _settled(visit: Callable[[], float]) -> list[float]:
     return [visit() for _ in range(VISITS)]
 
 
-def _address(server: DashboardProcess, page: str, run: str, shown: Trajectory | None = None) -> str:
-    wanted = {"run": run} if run else {}
-    chosen = {"trajectory": shown.id, "order": "id"} if shown else {}
-    return address(server, page, **wanted, **chosen)
+def _address(
+    server: DashboardProcess, page: str, run: str, trajectory: Trajectory | None = None
+) -> str:
+    run_part = {"run": run} if run else {}
+    chosen = {"trajectory": trajectory.id, "order": "id"} if trajectory else {}
+    return address(server, page, **run_part, **chosen)
 
 
-def _go(page: Page, place: str) -> None:
+def _go(page: Page, page_address: str) -> None:
     """What the back button of a browser does: another address of the page that is open."""
     page.evaluate(
         "place => { history.pushState({}, '', place);"
         " dispatchEvent(new PopStateEvent('popstate')) }",
-        place,
+        page_address,
     )
 
 
-def _turn_to(page: Page, shown: Trajectory, act: Callable[[], None]) -> float:
+def _turn_to(page: Page, trajectory: Trajectory, act: Callable[[], None]) -> float:
     """Seconds until the head and the observation of a trajectory are on the page."""
-    text = max(shown.turns[0].observation.split("\n"), key=len).strip()[:60]
-    head = f"Group {shown.group_index}, sibling {shown.sibling_index}"
+    text = max(trajectory.turns[0].observation.split("\n"), key=len).strip()[:60]
+    head = f"Group {trajectory.group_index}, sibling {trajectory.sibling_index}"
     action = Action(page, shows(head, text), event="")
     act()
-    found = action.seconds()
+    seconds = action.seconds()
     settle(page)
     page.wait_for_timeout(300)
-    return found
+    return seconds
 
 
 def _has_torch(pid: int) -> bool:
     return "libtorch" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
 
 
-def table_line(found: Row) -> str:
+def table_line(entry: Row) -> str:
     """As in docs/dashboard-speed.md."""
-    unit = "" if found.unit == "x" else f" {found.unit}"
-    digits = 0 if found.unit == "MiB" else 2
-    median, worst = (f"{value:.{digits}f}{unit}" for value in (found.median, found.worst))
-    limit = "" if found.limit is None else f"{found.limit:g}{unit}"
-    cells = (found.what, median, worst if found.runs > 1 else "", limit, found.holds)
+    unit = "" if entry.unit == "x" else f" {entry.unit}"
+    digits = 0 if entry.unit == "MiB" else 2
+    median, worst = (f"{value:.{digits}f}{unit}" for value in (entry.median, entry.worst))
+    limit = "" if entry.limit is None else f"{entry.limit:g}{unit}"
+    cells = (
+        entry.what,
+        median,
+        worst if entry.runs > 1 else "",
+        limit,
+        entry.holds,
+    )
     return markdown_row(cells).replace("|  |", "| |").replace("|  |", "| |")
 
 
@@ -468,16 +483,16 @@ def main() -> None:
             getattr(bench, part)()
     machine = describe_machine()
     if options.json:
-        rows = [{**asdict(found), "holds": found.holds} for found in bench.rows]
+        rows = [{**asdict(measured), "holds": measured.holds} for measured in bench.rows]
         print(json.dumps({"machine": machine, "rows": rows}, indent=1))
         return
     print(machine)
     print(markdown_table(("what", "median", "worst", "limit", "holds")))
-    for found in bench.rows:
-        print(table_line(found))
-    for found in bench.rows:
-        if found.note:
-            print(f"{found.what}: {found.note}")
+    for measured in bench.rows:
+        print(table_line(measured))
+    for measured in bench.rows:
+        if measured.note:
+            print(f"{measured.what}: {measured.note}")
 
 
 if __name__ == "__main__":

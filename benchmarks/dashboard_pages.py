@@ -100,8 +100,8 @@ def drawn(page: Page, url: str, name: str) -> float:
 
 def seen(page: Page, name: str) -> float:
     """When one of `WANTED` was on the page that is open, in seconds."""
-    found: float = page.evaluate("name => window.__seen[name] / 1000", name)
-    return found
+    seconds: float = page.evaluate("name => window.__seen[name] / 1000", name)
+    return seconds
 
 
 def whole(page: Page, unfinished: str) -> float:
@@ -140,8 +140,8 @@ class Action:
 
     def seconds(self) -> float:
         self._page.wait_for_function("() => window.__took !== null")
-        found: float = self._page.evaluate("() => window.__took / 1000")
-        return found
+        took: float = self._page.evaluate("() => window.__took / 1000")
+        return took
 
 
 def count_steps(page: Page) -> None:
@@ -162,5 +162,5 @@ def count_steps(page: Page) -> None:
 
 def steps_seen(page: Page) -> dict[int, float]:
     """Step -> seconds since the epoch."""
-    found: dict[str, Any] = page.evaluate("() => window.__steps")
-    return {int(step): float(at) for step, at in found.items()}
+    times: dict[str, Any] = page.evaluate("() => window.__steps")
+    return {int(step): float(time_s) for step, time_s in times.items()}

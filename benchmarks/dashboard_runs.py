@@ -198,7 +198,7 @@ def _metrics(keys: Sequence[str], steps: Any, walks: Values) -> pa.Table:
 
 def _steps(keys: Sequence[str], steps: Any, walks: Values) -> pa.Table:
     by_key = dict(zip(keys, walks, strict=True))
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "run_id": pa.repeat(RUN_ID, len(steps)),
         "step": steps,
         "attempt": np.full(len(steps), 1, np.int32),
@@ -212,8 +212,8 @@ def _steps(keys: Sequence[str], steps: Any, walks: Values) -> pa.Table:
         "num_sampled_tokens": np.full(len(steps), 2_500 * TRAJECTORIES),
     }
     for column, key in STEP_METRICS.items():
-        found[column] = by_key.get(key, np.full(len(steps), np.nan))
-    return pa.table(found, schema=arrow_schema("steps"))
+        columns[column] = by_key.get(key, np.full(len(steps), np.nan))
+    return pa.table(columns, schema=arrow_schema("steps"))
 
 
 def write_steps(path: Path, count: int, pause_s: float, out: Any) -> None:

@@ -48,11 +48,11 @@ class Training:
     """`echoscope train` in a process of its own, until it is stopped."""
 
     def __init__(self, path: Path, output: Path, *, recipe: str, overrides: Sequence[str]) -> None:
-        words = ["train", recipe, "steps=100000", *overrides, "-o", str(path), "--headless"]
+        arguments = ["train", recipe, "steps=100000", *overrides, "-o", str(path), "--headless"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         self._output = output.open("wb")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "echoscope", *words],
+            [sys.executable, "-m", "echoscope", *arguments],
             stdout=self._output,
             stderr=subprocess.STDOUT,
             env=environment,
@@ -109,12 +109,12 @@ class Comparison:
 
     def ratios(self, kind: str) -> list[float]:
         """p50 of each stretch with viewers over the mean of those before and after it."""
-        found = []
+        ratio_list = []
         for number, stretch in enumerate(self.stretches):
             if stretch.kind == kind and 0 < number < len(self.stretches) - 1:
                 beside = (self.stretches[number - 1].p50_s, self.stretches[number + 1].p50_s)
-                found.append(stretch.p50_s / statistics.mean(beside))
-        return found
+                ratio_list.append(stretch.p50_s / statistics.mean(beside))
+        return ratio_list
 
     def p50_s(self, kind: str) -> float:
         seconds = [s for stretch in self.stretches if stretch.kind == kind for s in stretch.seconds]
@@ -134,16 +134,16 @@ def compare(
     steps: int,
 ) -> Comparison:
     """Stretches of `steps` steps: none, browsers, none, clients, none, and so on."""
-    found = Comparison()
+    comparison = Comparison()
     for _ in range(rounds):
-        found.stretches.append(_stretch("none", training, server, steps))
+        comparison.stretches.append(_stretch("none", training, server, steps))
         with browsers(browser, server, run_id):
-            found.stretches.append(_stretch("browsers", training, server, steps))
-        found.stretches.append(_stretch("none", training, server, steps))
+            comparison.stretches.append(_stretch("browsers", training, server, steps))
+        comparison.stretches.append(_stretch("none", training, server, steps))
         with clients(server, run_id):
-            found.stretches.append(_stretch("clients", training, server, steps))
-    found.stretches.append(_stretch("none", training, server, steps))
-    return found
+            comparison.stretches.append(_stretch("clients", training, server, steps))
+    comparison.stretches.append(_stretch("none", training, server, steps))
+    return comparison
 
 
 def _stretch(kind: str, training: Training, server: DashboardProcess, steps: int) -> Stretch:
@@ -184,11 +184,11 @@ def _processes(server: int, training: int) -> dict[int, tuple[str, float]]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                words = (folder / "stat").read_text().rpartition(")")[2].split()
+                fields_of_stat = (folder / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue  # it has just ended
-            parents[int(folder.name)] = int(words[1])
-            used[int(folder.name)] = (int(words[11]) + int(words[12])) / _TICKS
+            parents[int(folder.name)] = int(fields_of_stat[1])
+            used[int(folder.name)] = (int(fields_of_stat[11]) + int(fields_of_stat[12])) / _TICKS
     out = {}
     for pid, seconds in used.items():
         line = list(_ancestors(pid, parents))
@@ -235,27 +235,27 @@ def clients(server: DashboardProcess, run_id: str) -> Iterator[None]:
 
 
 async def _follow(following: Sequence[Follower], stop: threading.Event) -> None:
-    tasks = [asyncio.create_task(one.follow()) for one in following]
+    tasks = [asyncio.create_task(follower.follow()) for follower in following]
     while not stop.is_set() and not any(task.done() for task in tasks):
         await asyncio.sleep(0.1)
     was_cut = not stop.is_set()
     for task in tasks:
         task.cancel()
-    for found in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(found, Exception):
-            raise found
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            raise outcome
     assert not was_cut, "the dashboard closed a connection"
 
 
 def _bytes_of(url: str) -> bytes:
     with urllib.request.urlopen(url) as answer:
-        found: bytes = answer.read()
-    return found
+        content: bytes = answer.read()
+    return content
 
 
 def _json_of(url: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_bytes_of(url))
-    return found
+    document: dict[str, Any] = json.loads(_bytes_of(url))
+    return document
 
 
 class Follower:
@@ -276,9 +276,9 @@ class Follower:
         """Until it is cancelled."""
         from websockets.asyncio.client import connect
 
-        place = self._url.replace("http://", "ws://") + "/_stcore/stream"
+        address_of_stream = self._url.replace("http://", "ws://") + "/_stcore/stream"
         async with connect(
-            place,
+            address_of_stream,
             origin=self._url,  # type: ignore[arg-type]
             subprotocols=["streamlit"],  # type: ignore[list-item]
             max_size=None,

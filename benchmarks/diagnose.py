@@ -51,21 +51,23 @@ def write(path: Path, groups: Sequence[Sequence[Trajectory]], num_trajectories: 
     writer = RunWriter.create(path, run_id=path.name, config={})
     for step in range(1, num_steps + 1):
         drawn = rng.choice(len(groups), GROUPS_PER_STEP, replace=False)
-        found = [
+        episodes = [
             replace(
-                one,
+                episode,
                 step=step,
                 split=Split.TRAIN,
                 index=p * size + g,
                 group_index=p,
                 sibling_index=g,
             )
-            for p, place in enumerate(drawn)
-            for g, one in enumerate(groups[place])
+            for p, drawn_group in enumerate(drawn)
+            for g, episode in enumerate(groups[drawn_group])
         ]
-        values = {"reward/return_mean": float(np.mean([one.episode_return for one in found]))}
+        values = {
+            "reward/return_mean": float(np.mean([episode.episode_return for episode in episodes]))
+        }
         metrics = step_metrics(path.name, step, values)
-        writer.commit_step(metrics=[metrics], trajectories=found, outcomes=[])
+        writer.commit_step(metrics=[metrics], trajectories=episodes, outcomes=[])
     writer.close(status="finished")
 
 
@@ -94,8 +96,8 @@ def main() -> None:
     with temporary_folder() as folder:
         path = folder / "large"
         # In a process of its own: a child begins with its parent's peak, which must be small.
-        words = ["--write", str(path), "--trajectories", str(arguments.trajectories)]
-        subprocess.run([sys.executable, __file__, *words], check=True)
+        arguments_of_writer = ["--write", str(path), "--trajectories", str(arguments.trajectories)]
+        subprocess.run([sys.executable, __file__, *arguments_of_writer], check=True)
         num_bytes = folder_bytes(path)
         result = {
             "trajectories": arguments.trajectories,

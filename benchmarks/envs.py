@@ -136,12 +136,12 @@ def race(ours_name: str, mine: Play, peer_name: str, peer: Play, actions: int, r
     """Both in turns, so that a busy machine slows both."""
     rates: tuple[list[float], list[float]] = ([], [])
     for round_number in range(rounds + 1):  # the first one warms up
-        for play, found in zip((mine, peer), rates, strict=True):
+        for play, rates_of in zip((mine, peer), rates, strict=True):
             start = time.process_time()
             play(actions)
             spent = time.process_time() - start
             if round_number:
-                found.append(actions / spent)
+                rates_of.append(actions / spent)
     ratios = [a / b for a, b in zip(*rates, strict=True)]
     return Race(
         ours=ours_name,
@@ -343,12 +343,12 @@ def main() -> None:
     for env_id, reason in missing.items():
         print(f"\n{env_id}: {reason}")
 
-    found: list[Race] = []
+    pairs: list[Race] = []
     if options.peers.is_dir():
         sys.path.append(str(options.peers))
         print("\n" + markdown_table(("ours", "actions/s", "peer", "actions/s", "ratio")))
         for pair in races(options.rounds):
-            found.append(pair)
+            pairs.append(pair)
             mine, peer = f"{pair.ours_per_s:,.0f}", f"{pair.peer_per_s:,.0f}"
             print(f"| {pair.ours} | {mine} | {pair.peer} | {peer} | {pair.ratio:.2f} |", flush=True)
     else:
@@ -360,7 +360,7 @@ def main() -> None:
         print(f"| {entry.how} | {entry.steps_per_s:,.0f} |")
     print(describe_machine())
     if options.json is not None:
-        rows = {"speeds": speeds, "races": found, "pool": scaling}
+        rows = {"speeds": speeds, "races": pairs, "pool": scaling}
         plain = {name: [asdict(row) for row in table] for name, table in rows.items()}
         options.json.write_text(json.dumps(plain, indent=1), encoding="utf-8")
 

@@ -33,8 +33,8 @@ def trajectory(rng: random.Random, step: int, index: int) -> Trajectory:
     return make_trajectory(
         *(
             Turn(
-                index=place,
-                observation=f"Task {group}." if not place else asked,
+                index=position,
+                observation=f"Task {group}." if not position else asked,
                 response=reply,
                 prompt_tokens=tokens,
                 response_tokens=tokens,
@@ -43,7 +43,7 @@ def trajectory(rng: random.Random, step: int, index: int) -> Trajectory:
                 actions=(f"move {rng.randrange(1000)}",),
                 reward=rng.random(),
             )
-            for place, (asked, reply) in enumerate(texts)
+            for position, (asked, reply) in enumerate(texts)
         ),
         step=step,
         index=index,

@@ -182,8 +182,8 @@ def success_of(table: MetricTable) -> tuple[np.ndarray, np.ndarray]:
         if key.startswith("eval/") and key.endswith("/success_rate")
     ]
     values = table.columns[keys[0]] if keys else np.full(table.steps.shape, np.nan)
-    known = np.isfinite(values)
-    return table.steps[known], values[known]
+    is_finite = np.isfinite(values)
+    return table.steps[is_finite], values[is_finite]
 
 
 def draw(picture: Picture, folder: Path) -> None:
@@ -213,26 +213,26 @@ def highest(picture: Picture) -> float:
     )
 
 
-def panel(axis: Axes, picture: Picture, shown: Sequence[MetricTable]) -> None:
+def panel(axis: Axes, picture: Picture, tables: Sequence[MetricTable]) -> None:
     """The metric of every seed, and success of seed 0, if recorded, as a grey ground."""
     ground = axis.twinx()
-    steps, success = success_of(shown[0])
+    steps, success = success_of(tables[0])
     ground.fill_between(steps, success, color="#000000", alpha=0.07, linewidth=0)
     ground.set_ylim(0, 1)
     ground.set_yticks([0, 0.5, 1] if len(steps) else [], ["0", "", "1"][: 3 * bool(len(steps))])
     ground.tick_params(length=0, labelcolor=GREY)
     ground.spines[["top", "right"]].set_visible(False)
     for curve in picture.curves:
-        for number, table in enumerate(shown):
+        for number, table in enumerate(tables):
             if curve.key not in table.columns:
                 continue
             values = table.columns[curve.key]
-            known = np.isfinite(values)
-            shown_values = values[known]
+            is_finite = np.isfinite(values)
+            shown_values = values[is_finite]
             if picture.log:  # no gradient at all is a gap
                 shown_values = np.where(shown_values > 0, shown_values, np.nan)
             axis.plot(
-                table.steps[known],
+                table.steps[is_finite],
                 shown_values,
                 marker="." if picture.log and number == 0 else None,
                 markersize=3.5,
@@ -261,18 +261,18 @@ def numbers(picture: Picture) -> list[str]:
     lines = []
     for recipe in (picture.healthy, picture.collapse):
         for curve in picture.curves:
-            known = [
+            rows = [
                 values[np.isfinite(values)]
                 for table in tables(picture.folder, recipe)
                 for values in [table.columns.get(curve.key, np.zeros(0))]
             ]
-            ends = [(row[0], row.min(), row.max(), row[-3:].mean()) for row in known if len(row)]
+            ends = [(row[0], row.min(), row.max(), row[-3:].mean()) for row in rows if len(row)]
             if ends:
-                shown = [
+                texts = [
                     f"{np.median(v):.3g} [{min(v):.3g}, {max(v):.3g}]"
                     for v in zip(*ends, strict=True)
                 ]
-                lines.append(f"{picture.name:20} {recipe:20} {curve.label:28} {'; '.join(shown)}")
+                lines.append(f"{picture.name:20} {recipe:20} {curve.label:28} {'; '.join(texts)}")
     return lines
 
 

@@ -100,9 +100,9 @@ def measure(case: Case, repetitions: int, seed: int) -> Coverage:
     for r in range(repetitions):
         chosen = table[rng.choice(len(table), size, replace=False)]
         truths[r] = truth(chosen)
-        found = estimate(draw(chosen, case.reasonings, rng), num_permutations=19, seed=r)
+        information = estimate(draw(chosen, case.reasonings, rng), num_permutations=19, seed=r)
         for s, name in enumerate(("mutual_information", "conditional_entropy")):
-            low, high = found.intervals[name]
+            low, high = information.intervals[name]
             inside[r, s] = low - 1e-9 <= truths[r, s] <= high + 1e-9
     shares = [round(float(share), 4) for share in inside.mean(axis=0)]
     return Coverage(

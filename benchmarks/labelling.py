@@ -238,7 +238,7 @@ def outcome_of(table: MetricTable) -> Outcome:
         late = float(np.mean(success.values[-3:]))
         label = "slow_degradation" if late < DEGRADED * success.values.max() else "healthy"
     peak = int(success.values.argmax())
-    shown = {
+    fact_values = {
         "success_first": success.values[0],
         "success_peak": success.values[peak],
         "success_peak_step": success.steps[peak],
@@ -258,7 +258,9 @@ def outcome_of(table: MetricTable) -> Outcome:
         interval=interval,
         regime=_regime(facts),
         evidence=_words(success, facts),
-        facts={key: float(f"{value:.4g}") for key, value in shown.items() if np.isfinite(value)},
+        facts={
+            key: float(f"{value:.4g}") for key, value in fact_values.items() if np.isfinite(value)
+        },
     )
 
 
@@ -297,8 +299,8 @@ def _first_sign(
     fallen = interval[1] if step is None else min(step, interval[1])
     if onset is not None and onset[0] <= fallen:
         return onset
-    words = f"success stays below {level:.2g}"
-    return fallen, words if onset is None else f"{words}; step {onset[0]}: {onset[1]}"
+    sentence = f"success stays below {level:.2g}"
+    return fallen, sentence if onset is None else f"{sentence}; step {onset[0]}: {onset[1]}"
 
 
 def _regime(facts: Facts) -> str | None:

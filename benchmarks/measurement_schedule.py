@@ -75,8 +75,10 @@ def differences(before: Mapping[str, Watched], after: Mapping[str, Watched]) -> 
         for rule in dict.fromkeys([*old.alarms, *new.alarms]):
             dates = old.alarms.get(rule), new.alarms.get(rule)
             if dates[0] != dates[1]:
-                shown = " -> ".join("never" if date is None else f"step {date}" for date in dates)
-                out.append(f"{name}: {rule}: {shown}")
+                dates_text = " -> ".join(
+                    "never" if date is None else f"step {date}" for date in dates
+                )
+                out.append(f"{name}: {rule}: {dates_text}")
         if old.verdict != new.verdict:
             out.append(f"{name}: verdict {' '.join(old.verdict)} -> {' '.join(new.verdict)}")
     return out

@@ -160,9 +160,9 @@ def train(policy: Policy, optimizer: Optimizer, config: RunConfig, case: Case) -
     generator = torch.Generator().manual_seed(0)
     num_rows, width = case.groups * case.siblings, case.prompt + case.reply
     group = torch.arange(num_rows) // case.siblings
-    words = case.vocabulary
-    prompts = torch.randint(0, words, (case.groups, case.prompt), generator=generator)
-    replies = torch.randint(0, words, (num_rows, case.reply), generator=generator)
+    vocabulary_size = case.vocabulary
+    prompts = torch.randint(0, vocabulary_size, (case.groups, case.prompt), generator=generator)
+    replies = torch.randint(0, vocabulary_size, (num_rows, case.reply), generator=generator)
     sampled = (torch.arange(width) >= case.prompt).expand(num_rows, width)
     normal = torch.randn(num_rows, width, generator=generator)
     batch = TokenBatch(

@@ -106,11 +106,11 @@ def read(path: Path) -> Cost:
     training = float(whole.sum())
     parts = []
     for name in [name for names in TIERS.values() for name in names]:
-        at, seconds = reader.metrics(f"time/diagnostics_{name}_s", phase="train")
+        measured_at, seconds = reader.metrics(f"time/diagnostics_{name}_s", phase="train")
         parts.append(
             Part(
                 name=name,
-                steps=tuple(int(step) for step in at),
+                steps=tuple(int(step) for step in measured_at),
                 seconds=float(seconds.mean()),
                 share=float(seconds.sum()) / training,
             )
@@ -137,9 +137,9 @@ def _passes(path: Path, parts: dict[str, Part], step_s: float) -> dict[str, floa
     steps = reader.metrics("time/step_s", phase="train")[0][::10]
     sizes = [
         [
-            max(len(turn.prompt_tokens) + len(turn.response_tokens) for turn in one.turns)
-            for one in reader.trajectories_of_step(int(step))
-            if one.split is Split.TRAIN
+            max(len(turn.prompt_tokens) + len(turn.response_tokens) for turn in trajectory.turns)
+            for trajectory in reader.trajectories_of_step(int(step))
+            if trajectory.split is Split.TRAIN
         ]
         for step in steps
     ]
@@ -177,10 +177,10 @@ def main() -> None:
     print(describe_machine())
     print(f"{cost.num_steps} steps of {cost.step_s:.2f} s without measurements")
     for part in cost.parts:
-        at = ", ".join(map(str, part.steps[:6])) + (", ..." if len(part.steps) > 6 else "")
+        steps_text = ", ".join(map(str, part.steps[:6])) + (", ..." if len(part.steps) > 6 else "")
         print(
             f"  {part.name:12} {part.seconds * 1e3:7.1f} ms, {len(part.steps)} times "
-            f"(steps {at}): {part.share:.2%}"
+            f"(steps {steps_text}): {part.share:.2%}"
         )
     for tier in TIERS:
         print(f"  {tier}: {cost.tier(tier):.2%} of training time")

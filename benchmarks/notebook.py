@@ -80,8 +80,8 @@ def main() -> None:
         )
         print(markdown_table(("answer", "time", "memory", "rows")))
         for name, expression in ANSWERS.items():
-            words = [sys.executable, __file__, "--ask", str(path), expression]
-            done = subprocess.run(words, capture_output=True, text=True, check=True)
+            command = [sys.executable, __file__, "--ask", str(path), expression]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
             print(f"| {name} | {done.stdout.strip()} |", flush=True)
 
 

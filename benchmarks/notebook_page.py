@@ -89,8 +89,8 @@ def take(browser: Any, notebook: Any, theme: str, folder: Path) -> None:
     page.wait_for_timeout(1_500)
     end = "_dark" if theme == "dark" else ""
     cards = page.locator(".es-nb")
-    for place, name in ((0, "card"), (1, "verdict"), (2, "episode")):
-        picture = small_png(cards.nth(place).screenshot())
+    for index, name in ((0, "card"), (1, "verdict"), (2, "episode")):
+        picture = small_png(cards.nth(index).screenshot())
         path = PICTURES / f"notebook_{name}{end}.png"
         path.write_bytes(picture)
         print(f"{path.relative_to(HOME)}: {len(picture) / 1000:.0f} kB")

@@ -152,7 +152,7 @@ def gradient(
     denominators = Denominators.of(batch, bench.config.norm_tokens)
     outputs = bench.policy.outputs(batch)
     compute_loss(outputs, batch, loss, denominators, method).total.backward()
-    return sketch(torch.cat([found.flatten() for found in bench.gradients().values()]))
+    return sketch(torch.cat([part.flatten() for part in bench.gradients().values()]))
 
 
 def measured(num_batches: int, say: Callable[[str], None]) -> list[Outcome]:
@@ -177,26 +177,26 @@ def measured(num_batches: int, say: Callable[[str], None]) -> list[Outcome]:
     }
     sketch = Sketch(sum(p.numel() for p in bench.policy.model.parameters() if p.requires_grad))
     own: list[NDArray[np.float64]] = []
-    found: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
+    sketches: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
     kls: dict[str, list[float]] = {}
 
     def outcomes() -> list[Outcome]:
         right = np.array(own)
         return [
             _outcome(engine, method, np.array(vectors), right, float(np.mean(kls[engine])))
-            for (engine, method), vectors in found.items()
+            for (engine, method), vectors in sketches.items()
         ]
 
     for number in range(1, num_batches + 1):
         honest = bench.prepare(players["honest"].play(number))[0]
         own.append(gradient(bench, honest, CLIP, OffPolicyConfig(), sketch))
-        said = replace(
+        lying = replace(
             honest, behaviour_logprobs=honest.behaviour_logprobs + LIE * honest.loss_mask
         )
         batches = {
             name: bench.prepare(players[name].play(number))[0] for name in ("stale", "differs")
         }
-        for engine, batch in (batches | {"lies": said}).items():
+        for engine, batch in (batches | {"lies": lying}).items():
             with torch.no_grad():
                 gap = (bench.policy.outputs(batch).logprobs - batch.behaviour_logprobs)[
                     batch.loss_mask
@@ -204,7 +204,7 @@ def measured(num_batches: int, say: Callable[[str], None]) -> list[Outcome]:
             kls.setdefault(engine, []).append(float((gap.exp() - 1 - gap).mean()))
             for method in MEASURED[engine]:
                 new = gradient(bench, batch, *METHODS[method], sketch)
-                found.setdefault((engine, method), []).append(new)
+                sketches.setdefault((engine, method), []).append(new)
         if number % 8 == 0:
             say(f"{number} of {num_batches} batches\n{table(outcomes())}")
     return outcomes()
@@ -213,16 +213,16 @@ def measured(num_batches: int, say: Callable[[str], None]) -> list[Outcome]:
 def _outcome(
     engine: str,
     method: str,
-    found: NDArray[np.float64],
+    vectors: NDArray[np.float64],
     right: NDArray[np.float64],
     token_kl: float,
 ) -> Outcome:
-    gap = found - right
+    gap = vectors - right
     products = {
         "bias": gap @ gap.T,
         "right": right @ right.T,
-        "both": (found @ right.T + right @ found.T) / 2,
-        "found": found @ found.T,
+        "both": (vectors @ right.T + right @ vectors.T) / 2,
+        "found": vectors @ vectors.T,
     }
     share, share_se = _jackknife(products, lambda p: p["bias"] / p["right"])
     angle, angle_se = _jackknife(products, _cosine)

@@ -36,10 +36,10 @@ VERDICT_CODES = (0, 3, 5)
 """What `diagnose` exits with: it says what it found, whatever that is."""
 
 
-def echoscope(*words: str) -> None:
+def echoscope(*arguments: str) -> None:
     """Run a command; it must succeed."""
-    done = subprocess.run([sys.executable, "-m", "echoscope", *words], check=False)
-    if done.returncode not in (VERDICT_CODES if words[0] == "diagnose" else (0,)):
+    done = subprocess.run([sys.executable, "-m", "echoscope", *arguments], check=False)
+    if done.returncode not in (VERDICT_CODES if arguments[0] == "diagnose" else (0,)):
         sys.exit(done.returncode)
 
 
@@ -47,27 +47,27 @@ def warm_start(root: Path, dtype: str = "bfloat16") -> Path:
     """The folder of the model that has seen demonstrations; made unless it is there."""
     demos, adapters, warm = root / "demos.jsonl", root / "adapters", root / "warm"
     if not demos.is_file():
-        words = ("--episodes", str(EPISODES), "--careful", "0.9", "--nonsense", "0")
+        arguments = ("--episodes", str(EPISODES), "--careful", "0.9", "--nonsense", "0")
         narrator = ("--narrator", "examples.narrators:narrator_of")
-        echoscope("sft", "generate", RECIPE, *words, *narrator, "-o", str(demos))
+        echoscope("sft", "generate", RECIPE, *arguments, *narrator, "-o", str(demos))
     if not (adapters / "sft.json").is_file():
         lora = ("--lora", "--lora-rank", "16", "--lora-alpha", "32", "--dtype", dtype)
         length = ("--iterations", str(ITERATIONS), "--batch-episodes", "8", "--prompt-weight", "0")
         rest = ("--lr", "5e-4", "-o", str(adapters))
         began = time.perf_counter()
         resumed = ("--resume",) if adapters.is_dir() else ()
-        words = ("--model", "smollm2", *lora, *length, *rest, *resumed)
-        echoscope("sft", "train", str(demos), *words)
+        arguments = ("--model", "smollm2", *lora, *length, *rest, *resumed)
+        echoscope("sft", "train", str(demos), *arguments)
         print(f"warm start: {time.perf_counter() - began:.0f} s")
     if not (warm / "config.json").is_file():
         echoscope("sft", "merge", str(adapters), "-o", str(warm))
     return warm
 
 
-def train(path: Path, words: list[str]) -> None:
+def train(path: Path, overrides: list[str]) -> None:
     """Train, or go on, unless the run is finished."""
     if not (path / "run.json").exists():
-        echoscope("train", RECIPE, *words, "--headless", "-o", str(path))
+        echoscope("train", RECIPE, *overrides, "--headless", "-o", str(path))
     elif open_run(path).info().status != "finished":
         echoscope("train", "--resume", str(path), "--headless")
 
@@ -117,9 +117,9 @@ def main() -> None:
     warm = warm_start(arguments.root)
     path = arguments.root / f"{RECIPE}-seed{arguments.seed}"
     steps = arguments.steps
-    words = [f"model.path={warm}", f"steps={steps}", f"eval.every={steps}"]
-    words += [f"envs.eval_group_size={SAMPLES}", "checkpoint.every=5"]
-    train(path, [*words, f"seed={arguments.seed}"])
+    overrides = [f"model.path={warm}", f"steps={steps}", f"eval.every={steps}"]
+    overrides += [f"envs.eval_group_size={SAMPLES}", "checkpoint.every=5"]
+    train(path, [*overrides, f"seed={arguments.seed}"])
     before, after = returns(path, 0), returns(path, steps)
     change = after - before
     interval = stats.t.interval(0.95, len(change) - 1, change.mean(), stats.sem(change))

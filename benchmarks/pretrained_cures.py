@@ -31,14 +31,14 @@ LAST = 3
 """Evaluations at the end over which success is averaged."""
 
 
-def finish(root: Path, name: str, *words: str) -> Path:
+def finish(root: Path, name: str, *arguments: str) -> Path:
     """The run of this name, made by a command unless it is there, and gone on with to its end.
 
     The folder of a branch has the time behind its name.
     """
     paths = sorted(root.glob(f"{name}-2*")) or [root / name]
     if not (paths[0] / "run.json").exists():
-        echoscope(*words)
+        echoscope(*arguments)
         return (sorted(root.glob(f"{name}-2*")) or paths)[0]
     if open_run(paths[0]).info().status not in ("finished", "stopped"):
         echoscope("train", "--resume", str(paths[0]), "--headless")
@@ -75,8 +75,8 @@ def main() -> None:
             rows.append(f"| `{setting}` | no critical alarm with a suggestion |" + " |" * 4)
             continue
         _, *command = shlex.split(verdict.actions[0].command)
-        words = (f"steps={TREATED}", "--name", f"{name}-advice", "--headless")
-        treated = finish(root / "runs", f"{name}-advice", *command, *words)
+        arguments = (f"steps={TREATED}", "--name", f"{name}-advice", "--headless")
+        treated = finish(root / "runs", f"{name}-advice", *command, *arguments)
         before = evaluation_success(open_run(path))[0]
         suggestion = " ".join(word for word in command if "=" in word)
         rows.append(

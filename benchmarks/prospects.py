@@ -69,7 +69,7 @@ def of_curebench() -> Iterator[Recorded]:
 
 
 def _reasons(run: Recorded) -> list[str]:
-    _, _, signs = run_trial(run.config, num_groups=GROUPS, on_progress=lambda *words: None)
+    _, _, signs = run_trial(run.config, num_groups=GROUPS, on_progress=lambda *progress: None)
     reasons = [prospect.text.split(": ")[1][:40] for prospect in prospects(signs)]
     print(
         f"{run.of} seed {run.seed}: collapsed {run.has_collapsed}, luck {signs.luck:.2f}, "

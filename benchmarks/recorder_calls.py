@@ -50,11 +50,11 @@ def measure(steps: int) -> dict[str, float]:
 
 def main() -> None:
     options = read_options(__doc__, steps=60, json=False)
-    found = measure(options.steps)
+    measured = measure(options.steps)
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(measured))
         return
-    for name, value in found.items():
+    for name, value in measured.items():
         print(f"{name:<16} {value:.1f}")
 
 

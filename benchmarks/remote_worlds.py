@@ -60,14 +60,14 @@ def main() -> None:
                 "over HTTP, one client": lambda seconds: steps_of(remote(), seconds),
                 f"over HTTP, {THREADS} threads": threaded,
             }
-            found = {name: [] for name in ways}
+            by_way = {name: [] for name in ways}
             for _ in range(args.rounds):
                 for name, play in ways.items():
-                    found[name].append(play(args.seconds) / args.seconds)
+                    by_way[name].append(play(args.seconds) / args.seconds)
         finally:
             server.terminate()
     print(f"{args.env}, steps per second; {describe_machine()}")
-    for name, rates in found.items():
+    for name, rates in by_way.items():
         print(f"{name}: {statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})")
 
 

@@ -76,10 +76,10 @@ SWEEP_SHOTS = [replace(shot, theme=theme) for shot in _SWEEP for theme in BOTH]
 
 def train(root: Path) -> None:
     """Whatever run is missing; the command line trains it as a person would."""
-    for name, words in RUNS.items():
+    for name, overrides in RUNS.items():
         if not (root / name / "run.json").is_file():
             command = "from echoscope.cli import main; main()"
-            arguments = ["train", *words, "-o", str(root / name)]
+            arguments = ["train", *overrides, "-o", str(root / name)]
             subprocess.run([sys.executable, "-c", command, *arguments], check=True)
 
 
@@ -119,17 +119,17 @@ def main() -> None:
         sweep=Path("runs/sweep"),
         only=("", "names, with commas"),
     )
-    wanted = set(filter(None, options.only.split(",")))
+    names = set(filter(None, options.only.split(",")))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
-        shots = [shot for shot in SHOTS if not wanted or shot.name in wanted]
+        shots = [shot for shot in SHOTS if not names or shot.name in names]
         if shots:
             train(options.root)
             measured = last_measured(options.root / "demo")
             paths = [shot.path.format(measured=measured) for shot in shots]
             placed = [replace(shot, path=path) for shot, path in zip(shots, paths, strict=True)]
             shoot(browser, options.root, placed)
-        shots = [shot for shot in SWEEP_SHOTS if not wanted or shot.name in wanted]
+        shots = [shot for shot in SWEEP_SHOTS if not names or shot.name in names]
         if shots:
             make_sweep(options.sweep)
             shoot(browser, options.sweep, shots)

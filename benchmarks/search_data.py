@@ -93,18 +93,18 @@ class Atlas:
             if city["countrycode"] == "US":
                 by_state[city["admin1code"]].append(city)
         capitals = {
-            code: found[0]["geonameid"]
+            code: same_name[0]["geonameid"]
             for code, row in countries.items()
-            if len(found := by_name[fold(row["capital"]), code]) == 1
+            if len(same_name := by_name[fold(row["capital"]), code]) == 1
         }
         largest = {code: most["geonameid"] for code, most in _largest(by_country) if most}
         leaders = {code: most["geonameid"] for code, most in _largest(by_state) if most}
-        wanted = {*capitals.values(), *largest.values(), *leaders.values()}
+        city_ids = {*capitals.values(), *largest.values(), *leaders.values()}
         self.cities = {
             city["geonameid"]: _city(city, countries, states)
             for city in cities
             if city["countrycode"] in countries
-            and (city["population"] >= MIN_INHABITANTS or city["geonameid"] in wanted)
+            and (city["population"] >= MIN_INHABITANTS or city["geonameid"] in city_ids)
         }
         self.countries = {
             code: _country(
@@ -123,13 +123,13 @@ class Atlas:
         self.names = Counter(fold(row["name"]) for row in read("cities1000").values())
         self.names.update(fold(row["name"]) for row in countries.values())
         self.names.update(fold(row["name"]) for row in states.values())
-        self.title_words = [frozenset(fold(place.name).split()) for place in self.places()]
+        self.title_words = [frozenset(fold(listed.name).split()) for listed in self.places()]
         self.county_names = Counter(fold(row["name"]) for row in counties)
 
     def is_alone(self, city: Place) -> bool:
         """Whether no other place has this name, or a longer one that holds it (Lyon, Lyon 03)."""
-        words = frozenset(fold(city.name).split())
-        holders = sum(words <= others for others in self.title_words)
+        title = frozenset(fold(city.name).split())
+        holders = sum(title <= others for others in self.title_words)
         return self.names[fold(city.name)] == 1 and holders == 1
 
     def places(self) -> list[Place]:
@@ -287,7 +287,7 @@ def _tells_its_answer(row: Mapping[str, Any]) -> bool:
 
 def _by_city(atlas: Atlas) -> Iterator[dict[str, Any]]:
     chosen: Counter[str] = Counter()
-    for city in sorted(atlas.cities.values(), key=lambda place: rank(place.id)):
+    for city in sorted(atlas.cities.values(), key=lambda city_place: rank(city_place.id)):
         home = city.facts["country"]
         if chosen[home] >= MAX_PER_COUNTRY or not atlas.is_alone(city):
             continue
@@ -324,7 +324,7 @@ def _by_country(atlas: Atlas) -> Iterator[dict[str, Any]]:
 
 
 def _by_county(atlas: Atlas) -> Iterator[dict[str, Any]]:
-    counties = sorted(atlas.counties, key=lambda place: rank(place.id))
+    counties = sorted(atlas.counties, key=lambda county_place: rank(county_place.id))
     alone = [county for county in counties if atlas.county_names[fold(county.name)] == 1]
     for county in alone[:MAX_COUNTIES]:
         state = atlas.states[county.facts["state"]]

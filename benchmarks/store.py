@@ -74,9 +74,11 @@ class Steps:
         self._text = text
         self._rng = np.random.default_rng(0)
         # A token stands for a word or a sign, as often as it occurs.
-        words = text.replace("(", " ( ").replace(".", " . ").split()
-        known: dict[str, int] = {}
-        self._ids = np.array([known.setdefault(w, len(known)) for w in words], dtype=np.int32)
+        tokens = text.replace("(", " ( ").replace(".", " . ").split()
+        token_ids: dict[str, int] = {}
+        self._ids = np.array(
+            [token_ids.setdefault(w, len(token_ids)) for w in tokens], dtype=np.int32
+        )
 
     def trajectories(self, step: int, count: int = TRAJECTORIES) -> list[Trajectory]:
         return [self._trajectory(step, index) for index in range(count)]
@@ -129,10 +131,10 @@ class Steps:
 
     def outcomes(self, trajectories: Sequence[Trajectory]) -> list[TrajectoryOutcome]:
         """Advantages and the trainer's log-probs, as every step has them."""
-        found = []
+        results = []
         for t in trajectories:
             sampled = [turn.logprobs for turn in t.turns if turn.logprobs is not None]
-            found.append(
+            results.append(
                 TrajectoryOutcome(
                     trajectory_id=t.id,
                     advantage=0.5,
@@ -144,7 +146,7 @@ class Steps:
                     ),
                 )
             )
-        return found
+        return results
 
 
 def metrics_of(step: int, count: int = 80) -> list[StepMetrics]:
@@ -204,7 +206,7 @@ def measure_writes(folder: Path, readers: int, steps: int, text: str) -> list[Re
         time.sleep(0.05)
     time.sleep(1.0 if readers else 0.0)
     stop.set()
-    found = [out.get() for _ in processes]
+    measured = [out.get() for _ in processes]
     for process in processes:
         process.join()
     writer.close(status="finished")
@@ -218,12 +220,14 @@ def measure_writes(folder: Path, readers: int, steps: int, text: str) -> list[Re
     if readers:
         delays = [
             seen[step] - moment
-            for seen, _ in found
+            for seen, _ in measured
             for step, moment in acknowledged.items()
             if step in seen
         ]
         results.append(_row("acknowledged step visible to a reader", delays))
-        results.append(_row("page of four queries, live", [p for _, pages in found for p in pages]))
+        results.append(
+            _row("page of four queries, live", [p for _, pages in measured for p in pages])
+        )
     return results
 
 

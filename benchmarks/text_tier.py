@@ -49,10 +49,10 @@ def seconds_to_measure(trajectories: list[Trajectory]) -> float:
 def long_trajectories(num_chars: int) -> list[Trajectory]:
     """64 episodes of five turns with random prose of the given length in every turn."""
     rng = np.random.default_rng(0)
-    words = PROSE.split()
+    vocabulary = PROSE.split()
 
     def turn(index: int) -> Turn:
-        text = " ".join(rng.choice(words, num_chars // 5))[:num_chars]
+        text = " ".join(rng.choice(vocabulary, num_chars // 5))[:num_chars]
         response = f"{text}</think><answer>up</answer>"
         return Turn(
             index=index,

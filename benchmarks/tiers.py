@@ -83,31 +83,35 @@ def points_of(table: MetricTable, recipe: str) -> Points | None:
     accuracy, chance, dependence = (_filled(table.columns[name]) for name in names)
     text = np.stack([accuracy - chance, dependence], axis=1)
     information = np.asarray(table.columns[INFORMATION], dtype=np.float64)
-    known = np.isfinite(information) & np.isfinite(text).all(axis=1)
+    is_finite = np.isfinite(information) & np.isfinite(text).all(axis=1)
     return Points(
         recipe=recipe,
         env="bandit" if "bandit" in recipe or "echo" in recipe else "frozen_lake",
-        information=information[known],
-        text=text[known],
+        information=information[is_finite],
+        text=text[is_finite],
     )
 
 
 def _filled(values: Floats) -> Floats:
     """Gaps of one step become the mean of the known steps beside them."""
-    known = np.isfinite(values)
-    padded = np.pad(np.where(known, values, 0.0), 1)
-    counts = np.pad(known.astype(float), 1)
+    is_finite = np.isfinite(values)
+    padded = np.pad(np.where(is_finite, values, 0.0), 1)
+    counts = np.pad(is_finite.astype(float), 1)
     sums, sizes = padded[:-2] + padded[2:], counts[:-2] + counts[2:]
     beside = np.divide(sums, sizes, out=np.full(len(values), math.nan), where=sizes > 0)
-    return np.where(known, values, beside)
+    return np.where(is_finite, values, beside)
 
 
 def load(curves: Path, runs: Sequence[Path]) -> list[Points]:
-    found = [
+    all_points = [
         points_of(read_metrics(path), path.parent.name) for path in sorted(curves.rglob("*.csv"))
     ]
-    found += [points_of(table_of_run(open_run(path)), path.name) for path in runs]
-    return [one for one in found if one is not None and len(one.information) >= MIN_POINTS]
+    all_points += [points_of(table_of_run(open_run(path)), path.name) for path in runs]
+    return [
+        points
+        for points in all_points
+        if points is not None and len(points.information) >= MIN_POINTS
+    ]
 
 
 def correlations(runs: Sequence[Points]) -> tuple[float, ...]:
@@ -116,11 +120,11 @@ def correlations(runs: Sequence[Points]) -> tuple[float, ...]:
     return tuple(_spearman(information, text[:, k]) for k in range(len(MEASURES)))
 
 
-def _spearman(one: Floats, other: Floats) -> float:
+def _spearman(first: Floats, other: Floats) -> float:
     """NaN where one of them is the same everywhere."""
-    if np.ptp(one) == 0 or np.ptp(other) == 0:
+    if np.ptp(first) == 0 or np.ptp(other) == 0:
         return math.nan
-    return float(spearmanr(one, other).statistic)
+    return float(spearmanr(first, other).statistic)
 
 
 def row(name: str, runs: Sequence[Points]) -> Row:
@@ -130,8 +134,8 @@ def row(name: str, runs: Sequence[Points]) -> Row:
     intervals = ((math.nan, math.nan),) * len(MEASURES)
     if len(runs) > 2:
         draws = rng.integers(len(runs), size=(RESAMPLES, len(runs)))
-        found = np.array([correlations([runs[k] for k in draw]) for draw in draws])
-        bounds = np.nanquantile(found, [0.025, 0.975], axis=0)
+        resampled = np.array([correlations([runs[k] for k in draw]) for draw in draws])
+        bounds = np.nanquantile(resampled, [0.025, 0.975], axis=0)
         intervals = tuple((float(a), float(b)) for a, b in bounds.T)
     alone = np.array([correlations([run]) for run in runs])
     return Row(
@@ -210,7 +214,7 @@ def main() -> None:
     rows = rows_of(runs)
     draw(runs, arguments.picture)
     if arguments.json:
-        print(json.dumps([asdict(one) for one in rows]))
+        print(json.dumps([asdict(line) for line in rows]))
         return
     head = (
         "runs",
@@ -221,14 +225,15 @@ def main() -> None:
         "within a run",
     )
     print(markdown_table(head))
-    for one in rows:
+    for line in rows:
         cells = [
-            f"{r:.2f} [{a:.2f}, {b:.2f}]" for r, (a, b) in zip(one.rho, one.intervals, strict=True)
+            f"{r:.2f} [{a:.2f}, {b:.2f}]"
+            for r, (a, b) in zip(line.rho, line.intervals, strict=True)
         ]
-        within = ", ".join(f"{value:.2f}" for value in one.within)
+        within = ", ".join(f"{value:.2f}" for value in line.within)
         print(
-            f"| {one.name} | {one.num_runs}, {one.num_points} | {one.information_low:.2f} to "
-            f"{one.information_high:.2f} | {cells[0]} | {cells[1]} | {within} |"
+            f"| {line.name} | {line.num_runs}, {line.num_points} | {line.information_low:.2f} to "
+            f"{line.information_high:.2f} | {cells[0]} | {cells[1]} | {within} |"
         )
     print("\n" + levels(runs, "frozen_lake"))
 

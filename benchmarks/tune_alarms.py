@@ -34,11 +34,11 @@ from echoscope.diagnostics.bench.report_json import scores_json
 
 def is_as_good(new: BenchReport, old: BenchReport) -> bool:
     """Nothing that is promised got worse."""
-    one, other = new.verdict, old.verdict
+    new_verdict, other = new.verdict, old.verdict
     return (
-        one.num_false <= other.num_false
-        and one.num_in_time >= other.num_in_time
-        and one.median_lead >= other.median_lead
+        new_verdict.num_false <= other.num_false
+        and new_verdict.num_in_time >= other.num_in_time
+        and new_verdict.median_lead >= other.median_lead
         and new.num_kind_right >= old.num_kind_right
     )
 
@@ -77,16 +77,16 @@ def table_of(reports: Sequence[tuple[str, str, BenchReport]]) -> Table:
         "false critical", "healthy steps", box=None,
     )  # fmt: skip
     for runs, thresholds, report in reports:
-        found = report.verdict
+        verdict = report.verdict
         table.add_row(
             runs,
             thresholds,
-            f"{found.num_in_time} of {found.num_collapsed}",
+            f"{verdict.num_in_time} of {verdict.num_collapsed}",
             str(report.num_kind_right),
-            f"{found.median_lead:g}",
-            f"{found.median_onset_error:g}",
-            str(found.num_false),
-            str(found.num_healthy_steps),
+            f"{verdict.median_lead:g}",
+            f"{verdict.median_onset_error:g}",
+            str(verdict.num_false),
+            str(verdict.num_healthy_steps),
         )
     return table
 
@@ -105,41 +105,41 @@ def main() -> None:
     if args.curves:
         sets["curves of others"] = Sweep(load_curves(args.curves))
     gate = Gate(sets["curves of others"]) if args.curves else lambda _: True
-    found = tuned_on(sets["even seeds (tuned on)"], args.passes, gate)
-    settings: dict[str, Setting] = {"present": {}, "tuned": found.setting}
+    tuned = tuned_on(sets["even seeds (tuned on)"], args.passes, gate)
+    settings: dict[str, Setting] = {"present": {}, "tuned": tuned.setting}
     reports = [
         (runs, name, report_of(runs, sweep.judged(setting), beside=False))
         for runs, sweep in sets.items()
         for name, setting in settings.items()
     ]
     by_place = {(runs, name): report for runs, name, report in reports}
-    is_better = bool(found.setting) and found.after.worth > found.before.worth
+    is_better = bool(tuned.setting) and tuned.after.worth > tuned.before.worth
     holds = {name: is_as_good(by_place[name, "tuned"], by_place[name, "present"]) for name in sets}
     seconds = time.process_time() - started
     if args.json:
-        print(json.dumps(_as_json(found, reports, is_better, holds, seconds), allow_nan=False))
+        print(json.dumps(_as_json(tuned, reports, is_better, holds, seconds), allow_nan=False))
         return
     console = Console(width=140, highlight=False)
     console.print(table_of(reports))
-    turned = ", ".join(f"{name} {value:+g}" for name, value in found.setting.items()) or "nothing"
+    turned = ", ".join(f"{name} {value:+g}" for name, value in tuned.setting.items()) or "nothing"
     console.print(f"\nturned: {turned}")
     console.print(f"better on the tuning half: {'yes' if is_better else 'no'}")
     for name, is_held in holds.items():
         console.print(f"no worse on {name}: {'yes' if is_held else 'no'}")
     adopt = is_better and all(holds.values())
     console.print("the defaults should " + ("change" if adopt else "stay as they are"))
-    console.print(f"{len(found.tried) + 1} settings, {seconds:.0f} s; {describe_machine()}")
+    console.print(f"{len(tuned.tried) + 1} settings, {seconds:.0f} s; {describe_machine()}")
 
 
 def _as_json(
-    found: Tuned,
+    tuned: Tuned,
     reports: Sequence[tuple[str, str, BenchReport]],
     is_better: bool,
     holds: dict[str, bool],
     seconds: float,
 ) -> dict[str, Any]:
     return {
-        "setting": dict(found.setting),
+        "setting": dict(tuned.setting),
         "is_better": is_better,
         "no_worse": holds,
         "adopt": is_better and all(holds.values()),
@@ -159,7 +159,7 @@ def _as_json(
                 "false_at_margin": measured.num_false_at_margin,
                 **scores_json(measured.scores),
             }
-            for knob, value, measured in found.tried
+            for knob, value, measured in tuned.tried
         ],
         "seconds": seconds,
         "machine": describe_machine(),

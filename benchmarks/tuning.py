@@ -177,11 +177,11 @@ def tune(
 
     def measure(setting: Setting) -> Measured:
         nonlocal done
-        found = sweep.measure(setting)
+        scored = sweep.measure(setting)
         done += 1
         if progress is not None:
             progress(done, total)
-        return found
+        return scored
 
     setting: dict[str, float] = {}
     before = best = measure(setting)
@@ -189,9 +189,9 @@ def tune(
     for _ in range(passes):
         for knob in knobs:
             for value in knob.values:
-                found = measure({**setting, knob.name: value})
-                tried.append((knob.name, value, found))
-                if found.worth > best.worth and gate({**setting, knob.name: value}):
-                    best = found
+                scored = measure({**setting, knob.name: value})
+                tried.append((knob.name, value, scored))
+                if scored.worth > best.worth and gate({**setting, knob.name: value}):
+                    best = scored
                     setting[knob.name] = value
     return Tuned(setting=setting, before=before, after=best, tried=tuple(tried))

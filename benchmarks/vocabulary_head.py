@@ -69,8 +69,8 @@ def main() -> None:
     rows = []
     for shape in SHAPES:
         for way in WAYS:
-            words = ("--tokens", sizes[0], "--repeats", sizes[1], "--alone", shape, way)
-            rows.append({"shape": shape, "way": way, **alone(__file__, *words)})
+            options_of_run = ("--tokens", sizes[0], "--repeats", sizes[1], "--alone", shape, way)
+            rows.append({"shape": shape, "way": way, **alone(__file__, *options_of_run)})
             if not arguments.json:
                 facts = f"{rows[-1]['peak_mib']:7.0f} MiB  {rows[-1]['seconds']:6.2f} s"
                 print(f"{shape:14} {way:18} {facts}", flush=True)

@@ -64,9 +64,9 @@ class Watched:
         """When a step was judged, on the monotonic clock."""
         deadline = time.monotonic() + timeout_s
         while True:
-            number, at = self._events.get(timeout=max(0.1, deadline - time.monotonic()))
+            number, judged_time = self._events.get(timeout=max(0.1, deadline - time.monotonic()))
             if number == step:
-                return at
+                return judged_time
 
     def processor_s(self) -> float:
         """Processor time so far, user and system."""
@@ -119,8 +119,8 @@ def measure(
     arguments: argparse.Namespace,
     rollouts: Path | None = None,
 ) -> None:
-    with temporary_folder() as place:
-        watched = Watched(path, place / "run")
+    with temporary_folder() as folder:
+        watched = Watched(path, folder / "run")
         started = time.monotonic()
         try:
             watched.judged_at(last, 3600.0)  # starting the program is not measured

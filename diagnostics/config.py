@@ -115,7 +115,7 @@ class InformationConfig(FrozenModel):
 
 
 class TextConfig(FrozenModel):
-    """How often the text alone is read (`measures.py`)."""
+    """How often the text alone is read."""
 
     every: Live[int] = Field(
         2,
@@ -132,7 +132,7 @@ else:
 
 
 class AlarmConfig(FrozenModel):
-    """Which rules judge the run, from when on, and what they do (DIAGNOSTICS section 7)."""
+    """Which rules judge the run, from when on, and what they do."""
 
     warmup_steps: int = Field(
         20,
@@ -212,7 +212,7 @@ class NotifyConfig(FrozenModel):
 
 
 class GradientConfig(FrozenModel):
-    """How often gradients are taken apart (`gradients.py`)."""
+    """How often gradients are taken apart."""
 
     every: Live[int] = Field(
         25,
@@ -223,7 +223,7 @@ class GradientConfig(FrozenModel):
 
 
 class DiagnosticsConfig(FrozenModel):
-    """What a training run measures of itself, when, and who judges it (`monitor.py`)."""
+    """What a training run measures of itself, and when, and who judges it."""
 
     enabled: bool = Field(True, description="Measure and judge the run.")
     budget_frac: float = Field(

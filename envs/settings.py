@@ -31,10 +31,19 @@ class EnvGroup(BaseModel):
     )
     env: str = Field(description="Environment id, or `module:Class`.")
     groups: int = Field(8, ge=1, le=MAX_GROUPS, description="Tasks (groups) per step.")
-    params: dict[str, Any] = Field(default_factory=dict)
-    max_turns: int | None = Field(None, ge=1, le=MAX_COUNT)
-    max_actions_per_turn: int | None = Field(None, ge=1, le=MAX_COUNT)
-    max_actions: int | None = Field(None, ge=1, le=MAX_COUNT, description="Actions per episode.")
+    params: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Parameters of the environment: `echoscope envs show ID` lists them.",
+    )
+    max_turns: int | None = Field(
+        None, ge=1, le=MAX_COUNT, description="Turns per episode; null: the environment's own."
+    )
+    max_actions_per_turn: int | None = Field(
+        None, ge=1, le=MAX_COUNT, description="Actions of one reply; null: the environment's own."
+    )
+    max_actions: int | None = Field(
+        None, ge=1, le=MAX_COUNT, description="Actions per episode; null: no limit."
+    )
     format_penalty: float = Field(
         -0.1,
         ge=-1e6,

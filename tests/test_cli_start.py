@@ -23,10 +23,10 @@ HEAVY = {
 }
 
 
-def imported(*words: str) -> tuple[set[str], str]:
+def imported(*arguments: str) -> tuple[set[str], str]:
     """Top-level modules that a command line imports, and what it prints."""
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "echoscope", *words],
+        [sys.executable, "-X", "importtime", "-m", "echoscope", *arguments],
         capture_output=True,
         text=True,
         check=True,
@@ -35,9 +35,9 @@ def imported(*words: str) -> tuple[set[str], str]:
     return {name.split(".")[0] for name in names}, done.stdout
 
 
-@pytest.mark.parametrize("words", [("--help",), ("train", "--help"), ("ctl", "--help")])
-def test_help_imports_nothing_heavy(words: tuple[str, ...]) -> None:
-    names, out = imported(*words)
+@pytest.mark.parametrize("arguments", [("--help",), ("train", "--help"), ("ctl", "--help")])
+def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    names, out = imported(*arguments)
     assert "typer" in names
     assert names & HEAVY == set()
     assert "Usage" in out

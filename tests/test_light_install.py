@@ -112,11 +112,20 @@ def test_a_missing_extra_is_one_sentence_with_its_command(
 def test_the_base_moves_no_package_of_another_trainer(
     peer: str, wheel: Path, tmp_path: Path
 ) -> None:
-    def resolved(*wanted: str | Path) -> dict[str, str]:
+    def resolved(*requirements: str | Path) -> dict[str, str]:
         report = tmp_path / "report.json"
         flags = ("--dry-run", "--ignore-installed", "--quiet", "--report", report)
         # This torch is there as a build for the CPU; another one brings gigabytes.
-        run(sys.executable, "-m", "pip", "install", *flags, *wanted, "torch==2.13.0", cwd=tmp_path)
+        run(
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            *flags,
+            *requirements,
+            "torch==2.13.0",
+            cwd=tmp_path,
+        )
         chosen = json.loads(report.read_text(encoding="utf-8"))["install"]
         return {part["metadata"]["name"]: part["metadata"]["version"] for part in chosen}
 

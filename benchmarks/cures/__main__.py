@@ -88,15 +88,15 @@ class Task:
 def wanted(subjects: Sequence[Subject], seeds: Sequence[int]) -> list[Task]:
     """All pieces in the order in which they are trained."""
     tasks = []
-    for place, seed in enumerate(seeds):
+    for index, seed in enumerate(seeds):
         for subject in subjects:
             is_kind = isinstance(subject, Kind)
-            first = place + (0 if is_kind else TWIN_TURN)
+            first = index + (0 if is_kind else TWIN_TURN)
             tasks.append(Task(subject=subject, seed=seed, arm=UNTREATED, turn=first))
             arms = subject.arms if isinstance(subject, Kind) else _of_twin(subject)
             early, late = (1, OTHERS_TURN) if is_kind else (TWIN_TURN, OTHERS_TURN)
             for rank, arm in enumerate(arms):
-                turn = place + (early if rank < FIRST else late)
+                turn = index + (early if rank < FIRST else late)
                 tasks.append(Task(subject=subject, seed=seed, arm=arm, turn=turn))
     return sorted(tasks, key=lambda task: task.turn)
 

@@ -115,8 +115,8 @@ def config_of(subject: Subject, seed: int, steps: int, *more: str) -> RunConfig:
     It does not say which recipe it extends: the verdict must find out from the run what is wrong.
     """
     recipe = subject.twin.recipe if isinstance(subject, Kind) else subject.recipe
-    words = [*words_of(subject), f"seed={seed}", f"steps={steps}", f"name={subject.name}"]
-    config = load_config(recipe, overrides=[*words, *more])
+    overrides = [*words_of(subject), f"seed={seed}", f"steps={steps}", f"name={subject.name}"]
+    config = load_config(recipe, overrides=[*overrides, *more])
     return config.model_copy(update={"recipe": None})
 
 
@@ -271,9 +271,9 @@ def _branch(
             status = _ended(path, resume(path, SilentEvents()))
     if not status:
         shutil.rmtree(path, ignore_errors=True)
-        words = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-        words.append(f"steps={begins + FURTHER}")
-        branch = plan_branch(parent, checkpoint=begins, overrides=words)
+        overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+        overrides.append(f"steps={begins + FURTHER}")
+        branch = plan_branch(parent, checkpoint=begins, overrides=overrides)
         status = _ended(path, start_branch(branch, path, SilentEvents()))
     piece = _read(open_run(path), subject, untreated.seed, arm, status)
     return replace(piece, settings=settings, begins=begins)

@@ -35,15 +35,15 @@ def train_missing(
     arms = [arm for arm in arms_of() if not only or arm.name in only]
     todo = missing(arms, range(seeds), record)
     end = time.monotonic() + 60 * minutes
-    for place, (arm, seed) in enumerate(todo, start=1):
+    for number, (arm, seed) in enumerate(todo, start=1):
         if time.monotonic() > end:
-            print(f"{len(todo) - place + 1} trainings are left; the same command goes on")
+            print(f"{len(todo) - number + 1} trainings are left; the same command goes on")
             return
         result = train(arm, seed, runs)
         record.add(result)
         values = " ".join(f"{100 * v:.0f}" for v in result.curve("success")[1])
         print(
-            f"{place}/{len(todo)} {arm.name} seed {seed}: success {values} %, {result.label}, "
+            f"{number}/{len(todo)} {arm.name} seed {seed}: success {values} %, {result.label}, "
             f"{result.seconds:.0f} s",
             flush=True,
         )

@@ -45,8 +45,8 @@ class Figure(Protocol):
         ...
 
 
-def _mean(found: dict[int, Result], measure: str) -> str:
-    values = [MEASURES[measure][0](result) for result in found.values()]
+def _mean(results: dict[int, Result], measure: str) -> str:
+    values = [MEASURES[measure][0](result) for result in results.values()]
     return f"{np.mean(values):.3g}" if values else "none"
 
 
@@ -110,8 +110,8 @@ class Level:
 
     def levels(self, record: Record, steps: int | None = None) -> str:
         value = MEASURES[self.measure][0]
-        found = record.of(self.arm, steps)
-        return ", ".join(f"{value(found[seed]):.3g}" for seed in sorted(found))
+        results = record.of(self.arm, steps)
+        return ", ".join(f"{value(results[seed]):.3g}" for seed in sorted(results))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,15 +221,17 @@ class Ranks:
         return plain if self.less is None else f"{plain}, less that of {self.less_words}"
 
     def _runs(self, record: Record, steps: int | None) -> list[tuple[str, Result]]:
-        found = [(a.name, r) for a in self.sources for r in record.of(a, steps).values()]
+        named_results = [(a.name, r) for a in self.sources for r in record.of(a, steps).values()]
         keys = [self.metric] if self.less is None else [self.metric, self.less]
-        return [(name, r) for name, r in found if all(len(r.curve(key)[1]) > 1 for key in keys)]
+        return [
+            (name, r) for name, r in named_results if all(len(r.curve(key)[1]) > 1 for key in keys)
+        ]
 
     def _means(self, results: Sequence[Result], metric: str) -> np.ndarray:
         means = []
         for result in results:
-            at, values = result.curve(metric)
-            is_late = at > result.steps / 2
+            steps, values = result.curve(metric)
+            is_late = steps > result.steps / 2
             means.append(float(np.mean(values[is_late if self.half == "second" else ~is_late])))
         return np.array(means)
 
@@ -237,11 +239,11 @@ class Ranks:
         runs = self._runs(record, steps)
         results = [result for _, result in runs]
         success = np.array([final_success(result) for result in results])
-        one = self._means(results, self.metric)
+        means = self._means(results, self.metric)
         other = None if self.less is None else self._means(results, self.less)
 
         def statistic(drawn: np.ndarray) -> float:
-            value = spearman(one[drawn], success[drawn])
+            value = spearman(means[drawn], success[drawn])
             if other is None:
                 return value
             return abs(value) - abs(spearman(other[drawn], success[drawn]))

@@ -99,9 +99,9 @@ def seeds_to_decide(interval: Interval, expected: Expected, border: float, most:
     return None
 
 
-def spearman(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+def spearman(first: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     """Rank correlation; 0 where one of both does not vary."""
-    ranks = [rankdata(values) for values in (one, other)]
+    ranks = [rankdata(values) for values in (first, other)]
     if min(float(np.std(values)) for values in ranks) == 0:
         return 0.0
     return float(np.corrcoef(*ranks)[0, 1])

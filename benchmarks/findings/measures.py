@@ -138,8 +138,8 @@ def first_move(result: Result, metric: str) -> int | None:
     else:
         raise ValueError(f"no rule says when {metric} shows trouble")
     runs = np.convolve(is_past, np.ones(window), mode="valid")
-    found = np.flatnonzero(runs == window)
-    return int(steps[found[0]]) if len(found) else None
+    ends = np.flatnonzero(runs == window)
+    return int(steps[ends[0]]) if len(ends) else None
 
 
 def _running_best(values: Floats, window: int) -> Floats:

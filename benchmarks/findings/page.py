@@ -187,17 +187,17 @@ def arms_table(record: Record, arms: Sequence[Arm], steps: int | None) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for arm in arms:
-        found = list(record.of(arm, steps).values())
-        if not found:
+        results = list(record.of(arm, steps).values())
+        if not results:
             lines.append(f"| `{arm.name}` | {arm.words} | 0 | | | | | |")
             continue
-        start = 100 * np.mean([result.curve(SUCCESS)[1][0] for result in found])
-        peak = np.mean([peak_success(result) for result in found])
-        final = np.mean([final_success(result) for result in found])
-        halved = sum(collapsed(result) > 0 for result in found)
-        seconds = np.mean([result.seconds for result in found])
+        start = 100 * np.mean([result.curve(SUCCESS)[1][0] for result in results])
+        peak = np.mean([peak_success(result) for result in results])
+        final = np.mean([final_success(result) for result in results])
+        halved = sum(collapsed(result) > 0 for result in results)
+        seconds = np.mean([result.seconds for result in results])
         lines.append(
-            f"| `{arm.name}` | {arm.words} | {len(found)} | {start:.0f} % | {peak:.0f} % | "
-            f"{final:.0f} % | {halved} of {len(found)} | {seconds:.0f} |"
+            f"| `{arm.name}` | {arm.words} | {len(results)} | {start:.0f} % | {peak:.0f} % | "
+            f"{final:.0f} % | {halved} of {len(results)} | {seconds:.0f} |"
         )
     return "\n".join(lines)

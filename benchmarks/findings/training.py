@@ -79,8 +79,8 @@ class Arm:
 
     def settings(self, seed: int, steps: int | None = None) -> list[str]:
         """All words after the recipe's name."""
-        words = [*WATCHED, *self.overrides, f"seed={seed}"]
-        return words if steps is None else [*words, *QUICK, f"steps={steps}"]
+        overrides = [*WATCHED, *self.overrides, f"seed={seed}"]
+        return overrides if steps is None else [*overrides, *QUICK, f"steps={steps}"]
 
     def key(self, seed: int, steps: int | None = None) -> str:
         """Two arms with the same settings are the same arm, whatever they are called."""
@@ -142,13 +142,13 @@ class Record:
     def of(self, arm: Arm, steps: int | None = None) -> dict[int, Result]:
         """By seed, those that there are."""
         seeds = sorted({result.seed for result in self.results.values()})
-        found = {seed: self.results.get(arm.key(seed, steps)) for seed in seeds}
-        return {seed: result for seed, result in found.items() if result is not None}
+        results = {seed: self.results.get(arm.key(seed, steps)) for seed in seeds}
+        return {seed: result for seed, result in results.items() if result is not None}
 
     def keep_only(self, keys: Iterable[str]) -> None:
         """Write the file anew without results that no claim asks for."""
-        wanted = set(keys)
-        self.results = {key: r for key, r in self.results.items() if key in wanted}
+        kept_keys = set(keys)
+        self.results = {key: r for key, r in self.results.items() if key in kept_keys}
         text = "".join(result.to_line() + "\n" for result in self.results.values())
         self.path.write_text(text, encoding="utf-8")
 

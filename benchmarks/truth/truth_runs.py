@@ -356,17 +356,17 @@ def _outcomes(mean: float, total: float, siblings: int) -> FloatArray64:
     """Probabilities of 0 to all of a group's siblings succeeding (beta-binomial)."""
     if mean <= 0 or mean >= 1:
         return np.asarray(np.arange(siblings + 1) == (0 if mean <= 0 else siblings), np.float64)
-    one, two, log = mean * total, (1 - mean) * total, math.lgamma
+    wins_weight, losses_weight, log = mean * total, (1 - mean) * total, math.lgamma
     return np.array(
         [
             math.comb(siblings, wins)
             * math.exp(
-                log(wins + one)
-                + log(siblings - wins + two)
+                log(wins + wins_weight)
+                + log(siblings - wins + losses_weight)
                 - log(siblings + total)
                 + log(total)
-                - log(one)
-                - log(two)
+                - log(wins_weight)
+                - log(losses_weight)
             )
             for wins in range(siblings + 1)
         ]

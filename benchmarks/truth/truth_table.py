@@ -127,7 +127,7 @@ class Truth:
         ]
         if change.began is None or not onsets:
             return None
-        return any(change.began[0] <= at <= change.began[1] for at in onsets)
+        return any(change.began[0] <= named_step <= change.began[1] for named_step in onsets)
 
     def holds_stated(self, metric: str, began: tuple[int, int]) -> bool | None:
         """Does a metric, or where it has no onset any other, begin to move between these steps?
@@ -395,17 +395,17 @@ def _count_states(score: RunScore, run: TruthRun, states: Sequence[str]) -> None
     score.extra_changes += Share(extra, 1)
 
 
-def _longest_common(one: Sequence[str], two: Sequence[str]) -> int:
+def _longest_common(first: Sequence[str], second: Sequence[str]) -> int:
     """Length of the longest sequence that both hold in order.
 
     >>> _longest_common(["healthy", "watch", "healthy"], ["healthy", "watch"])
     2
     """
-    before = [0] * (len(two) + 1)
-    for x in one:
+    before = [0] * (len(second) + 1)
+    for x in first:
         now = [0]
-        for place, y in enumerate(two):
-            now.append(before[place] + 1 if x == y else max(before[place + 1], now[place]))
+        for index, y in enumerate(second):
+            now.append(before[index] + 1 if x == y else max(before[index + 1], now[index]))
         before = now
     return before[-1]
 
@@ -501,8 +501,12 @@ class Row:
             return f"{sums[name].share:.1%}{stars.get(name, '')}" if sums[name].of else ""
 
         def count(name: str) -> str:
-            one = sums[name]
-            return f"{one.num} of {one.of}{stars.get(name, '')}" if one.of else ""
+            claim_count = sums[name]
+            return (
+                f"{claim_count.num} of {claim_count.of}{stars.get(name, '')}"
+                if claim_count.of
+                else ""
+            )
 
         return (
             self.family,

@@ -14,7 +14,7 @@ from .limits import MAX_COUNT, MAX_TOKENS, Tokens
 class ContextConfig(FrozenModel):
     """How a conversation becomes tokens."""
 
-    reasoning: bool = Field(True, description="Ask for <think>...</think> before the answer.")
+    reasoning: bool = Field(True, description="Ask for `<think>...</think>` before the answer.")
     force_think: bool = Field(
         True, description="Open the reasoning tag in the prompt; it is then not trained."
     )

@@ -155,7 +155,7 @@ class RayEngineConfig(_EngineConfig):
     """Several engines, each in an actor of Ray; prompts are split over them."""
 
     kind: Literal["ray"] = "ray"
-    num_engines: int = Field(1, ge=1, le=1024)
+    num_engines: int = Field(1, ge=1, le=1024, description="Actors that sample.")
     cpus_per_engine: int = Field(
         1, ge=1, le=1024, description="Cores that an engine reserves, and threads that it uses."
     )

@@ -15,12 +15,13 @@ Aggregation = Literal[
 ]
 
 
+_AGGREGATION = "How much a token counts in the mean of the loss (docs/algorithms.md)."
 _CLIP_LOW = "The importance ratio is clipped at 1 minus this."
 _CLIP_HIGH = "The importance ratio is clipped at 1 plus this; higher keeps more exploration."
 
 
 class _LossConfig(FrozenModel):
-    aggregation: Aggregation = "token_mean"
+    aggregation: Aggregation = Field("token_mean", description=_AGGREGATION)
     norm_tokens: Tokens | None = Field(
         None,
         description="seq_mean_token_sum_norm divides each trajectory's sum by this; null for the "
@@ -29,7 +30,9 @@ class _LossConfig(FrozenModel):
     kl_coef: Live[Coefficient] = Field(
         0.0, description="Weight of the KL penalty against the reference policy."
     )
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_estimator: Literal["k1", "k2", "k3"] = Field(
+        "k3", description="How the logged KL is estimated; the gradient does not depend on it."
+    )
     entropy_coef: Live[float] = Field(
         0.0,
         ge=-1e3,
@@ -37,7 +40,13 @@ class _LossConfig(FrozenModel):
         description="Weight of the entropy bonus; too high, and replies become random.",
     )
     value_coef: Live[Coefficient] = Field(0.5, description="Weight of the critic's loss.")
-    value_clip: float | None = Field(0.5, gt=0, le=1e6)
+    value_clip: float | None = Field(
+        0.5,
+        gt=0,
+        le=1e6,
+        description="Largest move of a value in an update that lowers the critic's loss; null: no "
+        "limit.",
+    )
 
 
 class _SurrogateConfig(_LossConfig):
@@ -49,7 +58,12 @@ class ClipLossConfig(_SurrogateConfig):
     """PPO's clipped surrogate, with separate low and high clip and an optional dual clip."""
 
     kind: Literal["clip"] = "clip"
-    dual_clip: float | None = Field(3.0, gt=1, le=1e6)
+    dual_clip: float | None = Field(
+        3.0,
+        gt=1,
+        le=1e6,
+        description="Largest factor on a negative advantage; null: no limit.",
+    )
 
 
 class GspoLossConfig(_SurrogateConfig):
@@ -60,7 +74,7 @@ class GspoLossConfig(_SurrogateConfig):
     clip_low: Live[Share] = Field(3e-4, description=_CLIP_LOW)
     clip_high: Live[Coefficient] = Field(4e-4, description=_CLIP_HIGH)
     # The paper averages over sequences (Zheng et al. 2025, equation 5).
-    aggregation: Aggregation = "seq_mean_token_mean"
+    aggregation: Aggregation = Field("seq_mean_token_mean", description=_AGGREGATION)
 
 
 class CispoLossConfig(_SurrogateConfig):
@@ -90,6 +104,8 @@ LossConfig = Annotated[
 
 
 class NoCriticConfig(FrozenModel):
+    """No critic."""
+
     kind: Literal["none"] = "none"
 
 
@@ -105,7 +121,7 @@ class HeadCriticConfig(_CriticConfig):
     """A value head on the policy's own trunk."""
 
     kind: Literal["head"] = "head"
-    lr: LearningRate = 1e-3
+    lr: LearningRate = Field(1e-3, description="Learning rate of the head.")
     detach: bool = Field(False, description="The value loss does not train the trunk.")
 
 
@@ -114,7 +130,7 @@ class ModelCriticConfig(_CriticConfig):
 
     kind: Literal["model"] = "model"
     path: str = Field("", description="Empty for the policy's own starting weights.")
-    lr: LearningRate = 1e-5
+    lr: LearningRate = Field(1e-5, description="Learning rate of the critic.")
 
 
 CriticConfig = Annotated[

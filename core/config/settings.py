@@ -55,9 +55,13 @@ TokenId = Annotated[int, Field(ge=0, le=10_000_000)]
 class LoraConfig(FrozenModel):
     """Low-rank adapters. The reference policy is then the base with the adapters off."""
 
-    rank: int = Field(64, ge=1, le=4096)
-    alpha: float = Field(64.0, gt=0, le=1e6)
-    target_modules: list[str] | Literal["all-linear"] = "all-linear"
+    rank: int = Field(64, ge=1, le=4096, description="Rank of the adapters' matrices.")
+    alpha: float = Field(
+        64.0, gt=0, le=1e6, description="Adapters are scaled by this over the rank."
+    )
+    target_modules: list[str] | Literal["all-linear"] = Field(
+        "all-linear", description="Names of the layers that get adapters."
+    )
 
 
 class ModelConfig(FrozenModel):
@@ -68,8 +72,12 @@ class ModelConfig(FrozenModel):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto: bfloat16 on CUDA, float32 elsewhere."
     )
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    lora: LoraConfig | None = None
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="auto: CUDA where there is a GPU, else the CPU."
+    )
+    lora: LoraConfig | None = Field(
+        None, description="Train low-rank adapters only; null: all weights."
+    )
     gradient_checkpointing: bool | None = Field(
         None,
         description="Recompute activations in the backward pass: a third more time, a fraction of "
@@ -116,13 +124,14 @@ class SamplingConfig(FrozenModel):
     stop: list[StopString] = Field(
         default_factory=list,
         max_length=16,
-        description="A reply ends with any of these texts, which it keeps. These three also hold "
-        "for evaluation and probe.",
+        description="A reply ends with any of these texts, which it keeps; in evaluation and "
+        "probe, too.",
     )
     stop_token_ids: list[TokenId] = Field(
         default_factory=list,
         max_length=64,
-        description="Token ids that end a reply, besides those that the model names.",
+        description="Token ids that end a reply besides those that the model names; in evaluation "
+        "and probe, too.",
     )
 
 
@@ -142,40 +151,58 @@ class DynamicSamplingConfig(FrozenModel):
 
 
 class EnvsConfig(FrozenModel):
-    train: list[EnvGroup] = Field(min_length=1, max_length=1000)
-    eval: list[EnvGroup] = Field(default_factory=list, max_length=1000)
+    train: list[EnvGroup] = Field(
+        min_length=1, max_length=1000, description="Environments that train, with their groups."
+    )
+    eval: list[EnvGroup] = Field(
+        default_factory=list,
+        max_length=1000,
+        description="Environments of the evaluation, whose tasks never train.",
+    )
     group_size: Rows = Field(8, description="G: trajectories of one task (siblings).")
-    eval_group_size: Rows = 1
+    eval_group_size: Rows = Field(1, description="Trajectories of one evaluation task.")
 
 
 class ShapingTerm(FrozenModel):
     """A named reward term, stored apart from the environment's reward."""
 
-    name: str = Field(min_length=1, max_length=100)
+    name: str = Field(
+        min_length=1, max_length=100, description="The term is logged as `reward/term/NAME`."
+    )
     function: str = Field(
         description="format, length, agreement, `module:function`, or an entry point of "
         "`echoscope.rewards`."
     )
-    weight: float = Field(1.0, ge=-1e37, le=1e37)
-    params: dict[str, Any] = Field(default_factory=dict)
+    weight: float = Field(1.0, ge=-1e37, le=1e37, description="Factor on the value of the term.")
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments of the function."
+    )
 
 
 class KlRewardConfig(FrozenModel):
     """A KL penalty in the reward: every sampled token is paid minus `coef` times its KL to the
     reference policy (Ziegler et al. 2019; part of REINFORCE++)."""
 
-    coef: float = Field(0.001, gt=0, le=1e3)
-    estimator: Literal["k1", "k2", "k3"] = "k1"
+    coef: float = Field(0.001, gt=0, le=1e3, description="Weight of the penalty.")
+    estimator: Literal["k1", "k2", "k3"] = Field(
+        "k1", description="How the KL of a token is estimated (docs/algorithms.md)."
+    )
 
 
 class RewardConfig(FrozenModel):
-    credit: Literal["trajectory", "turn"] = "trajectory"
+    credit: Literal["trajectory", "turn"] = Field(
+        "trajectory",
+        description="trajectory: the whole return belongs to every turn. turn: a turn is paid for "
+        "its own reward and those after it.",
+    )
     normalization: Literal["arpo", "brpo", "grpo", "mean", "asym_clip"] = Field(
         "arpo",
         description="arpo: raw returns; brpo: standardised over the batch; grpo: over the group; "
         "mean: minus the group's mean; asym_clip: grpo, limited to -1 to 3.",
     )
-    shaping: list[ShapingTerm] = Field(default_factory=list, max_length=100)
+    shaping: list[ShapingTerm] = Field(
+        default_factory=list, max_length=100, description="Terms that are added to the return."
+    )
     kl: KlRewardConfig | None = Field(
         None, description="Penalty for leaving the reference policy, in the reward."
     )
@@ -190,19 +217,28 @@ class RewardConfig(FrozenModel):
         }
 
 
+_GAMMA = "Discount of one token."
+_LAM = "Weight of longer returns: 0 trusts the critic alone, 1 the rewards alone."
+_WHITEN = "Scale advantages to mean 0 and variance 1 over the tokens of the step."
+
+
 class GaeConfig(FrozenModel):
+    """Generalised advantage estimation over tokens; needs a critic."""
+
     kind: Literal["gae"] = "gae"
-    gamma: Share = 1.0
-    lam: Share = 1.0
-    whiten: bool = True
+    gamma: Share = Field(1.0, description=_GAMMA)
+    lam: Share = Field(1.0, description=_LAM)
+    whiten: bool = Field(True, description=_WHITEN)
 
 
 class BiLevelGaeConfig(FrozenModel):
+    """GAE over turns, then over the tokens of each turn; needs a critic."""
+
     kind: Literal["bi_level_gae"] = "bi_level_gae"
-    gamma: Share = 1.0
-    lam: Share = 1.0
-    turn_gamma: Share = 0.95
-    whiten: bool = True
+    gamma: Share = Field(1.0, description=_GAMMA)
+    lam: Share = Field(1.0, description=_LAM)
+    turn_gamma: Share = Field(0.95, description="Discount of one turn.")
+    whiten: bool = Field(True, description=_WHITEN)
 
 
 class GroupRelativeConfig(FrozenModel):
@@ -216,7 +252,7 @@ class ReinforcePpConfig(FrozenModel):
     """REINFORCE++: returns-to-go of the tokens, whitened. `reward.kl` completes it."""
 
     kind: Literal["reinforce_pp"] = "reinforce_pp"
-    gamma: Share = 1.0
+    gamma: Share = Field(1.0, description=_GAMMA)
 
 
 class CustomAdvantageConfig(FrozenModel):
@@ -280,16 +316,24 @@ class OffPolicyConfig(FrozenModel):
 
 class OptimConfig(FrozenModel):
     lr: Live[LearningRate] = Field(1e-6, description="Learning rate of the policy.")
-    betas: tuple[Decay, Decay] = Field((0.9, 0.99), strict=False)
-    weight_decay: Coefficient = 0.0
+    betas: tuple[Decay, Decay] = Field(
+        (0.9, 0.99), strict=False, description="Decay of AdamW's two moments."
+    )
+    weight_decay: Coefficient = Field(0.0, description="AdamW's weight decay, of matrices only.")
     grad_clip: Live[float] = Field(
         1.0,
         ge=1e-9,
         le=1e9,
         description="Gradients with a larger norm are scaled down to it.",
     )
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: Steps = 0
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant",
+        description="The learning rate after the warm-up: as it is, or falling to 0 at the last "
+        "step along a line or half a cosine.",
+    )
+    warmup_steps: Steps = Field(
+        0, description="Steps at the beginning in which the learning rate rises to its value."
+    )
     epochs: int = Field(1, ge=1, le=1000, description="Passes over the step's batch.")
     minibatches: Rows = Field(1, description="Optimizer steps per pass.")
     max_microbatch_tokens: Tokens | None = Field(
@@ -359,8 +403,14 @@ class TrainerConfig(FrozenModel):
 class RunConfig(FrozenModel):
     """A whole run."""
 
-    name: str = Field("run", min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    seed: int = Field(0, ge=0, lt=2**63)
+    name: str = Field(
+        "run",
+        min_length=1,
+        max_length=100,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="Name of the run; recipes have their own.",
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of all random numbers of the run.")
     steps: Live[int] = Field(100, ge=1, le=MAX_STEP, description="The last step of the run.")
     threads: int | None = Field(
         None, ge=1, le=256, description="Torch threads; null leaves torch's choice."

@@ -44,24 +44,26 @@ for step in range(1, args.steps + 1):
     losses, rewards = [], []
     for task, text in enumerate(prompts):
         messages = [{"role": "user", "content": text}]
-        shown = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        ids = tokenizer(shown, return_tensors="pt", add_special_tokens=False).input_ids
+        prompt_text = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False
+        )
+        ids = tokenizer(prompt_text, return_tensors="pt", add_special_tokens=False).input_ids
         with torch.no_grad():
             rows = policy.generate(
                 ids, do_sample=True, top_k=0, max_new_tokens=12, num_return_sequences=4
             )
         replies = rows[:, ids.shape[1] :]
-        words = tokenizer.batch_decode(replies, skip_special_tokens=True)
-        reward = torch.tensor([sum(c in "aeiou" for c in word) / 12 for word in words])
+        reply_texts = tokenizer.batch_decode(replies, skip_special_tokens=True)
+        reward = torch.tensor([sum(c in "aeiou" for c in word) / 12 for word in reply_texts])
         logits = policy(rows).logits[:, ids.shape[1] - 1 : -1]
         logprobs = logits.log_softmax(-1).gather(-1, replies[..., None]).squeeze(-1)
         is_sampled = (replies != tokenizer.eos_token_id).cumprod(-1)
         advantage = reward - reward.mean()
         losses.append(-(advantage[:, None] * logprobs * is_sampled).sum(-1).mean())
         rewards += reward.tolist()
-        for word, earned in zip(words, reward.tolist(), strict=True):
-            said = {"role": "assistant", "content": word}
-            recorder.episode([*messages, said], reward=earned, group=task)
+        for word, earned in zip(reply_texts, reward.tolist(), strict=True):
+            answer = {"role": "assistant", "content": word}
+            recorder.episode([*messages, answer], reward=earned, group=task)
     recorder.measure(step)  # before the update: at the weights that sampled
     loss = torch.stack(losses).mean()
     optimizer.zero_grad()

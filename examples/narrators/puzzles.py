@@ -61,9 +61,9 @@ def simple_expressions(numbers: Sequence[int]) -> Iterator[str]:
         )
         return
     places = range(len(ordered))
-    for negatives in ((), *((place,) for place in places), tuple(places[:-1])):
-        added = [number for place, number in enumerate(ordered) if place not in negatives]
-        taken = [ordered[place] for place in negatives]
+    for negatives in ((), *((position,) for position in places), tuple(places[:-1])):
+        added = [number for position, number in enumerate(ordered) if position not in negatives]
+        taken = [ordered[position] for position in negatives]
         if sum(added) > sum(taken):
             yield "+".join(map(str, added)) + "".join(f"-{number}" for number in taken)
 
@@ -102,23 +102,23 @@ class SudokuNarrator(PlainNarrator):
     def careful(
         self, observation: str, plan: Sequence[str], rng: np.random.Generator
     ) -> tuple[str, str]:
-        wanted = {action.rpartition(",")[0]: action.rpartition(",")[2] for action in plan}
+        digit_of = {action.rpartition(",")[0]: action.rpartition(",")[2] for action in plan}
         for match in _OPEN_CELL.finditer(observation):
-            place = match["place"]
+            cell = match["place"]
             around = sorted(set(re.findall(r"\d", match["row"] + match["column"] + match["box"])))
-            if len(around) != 3 or wanted.get(place) in (None, *around):
+            if len(around) != 3 or digit_of.get(cell) in (None, *around):
                 continue
-            number, seen = wanted[place], " ".join(around)
-            action = f"{place},{number}"
+            number, seen = digit_of[cell], " ".join(around)
+            action = f"{cell},{number}"
             if match["state"] == "Empty":
                 phrases = (
-                    f"{place} sees {seen}. Missing is {number}.",
-                    f"Around {place} are {seen}, so it is {number}.",
+                    f"{cell} sees {seen}. Missing is {number}.",
+                    f"Around {cell} are {seen}, so it is {number}.",
                 )
             else:
                 phrases = (
-                    f"{place} is wrong. It sees {seen}. Missing is {number}.",
-                    f"Wrong at {place}. Around are {seen}, so it is {number}.",
+                    f"{cell} is wrong. It sees {seen}. Missing is {number}.",
+                    f"Wrong at {cell}. Around are {seen}, so it is {number}.",
                 )
             return pick(phrases, rng), action
         return super().careful(observation, plan, rng)

@@ -68,9 +68,9 @@ def _named(query: str, observation: str) -> tuple[str, str]:
 
     The whole query and "" where no passage names any of it.
     """
-    words = query.split()
-    for length in range(len(words), 0, -1):
-        name = " ".join(words[:length])
+    query_words = query.split()
+    for length in range(len(query_words), 0, -1):
+        name = " ".join(query_words[:length])
         sentence = _sentence_with(name, observation)
         if sentence:
             return name, sentence

@@ -48,12 +48,12 @@ class FrozenLakeNarrator(PlainNarrator):
             return super().careful(observation, plan, rng)
         where, move = match.group(1), plan[0]
         near = _near(observation)
-        wanted = [word for word in where.split(" ") if word in MOVES]
+        directions = [word for word in where.split(" ") if word in MOVES]
         # What stands in the way is said before the choice, so that a policy which has learned to
         # say it has learned to look.
-        kinds = ", ".join(f"{word} is {near[word]}" for word in wanted)
+        kinds = ", ".join(f"{word} is {near[word]}" for word in directions)
         phrases: tuple[str, ...]
-        if move in wanted:
+        if move in directions:
             phrases = (
                 f"The goal is {where}. {kinds}. I go {move}.",
                 f"I need to get {where}: {kinds}. So {move}.",
@@ -169,10 +169,10 @@ def _near(observation: str) -> dict[str, str]:
     return dict(part.split(" ") for part in match.group(1).split(", ")) if match else {}
 
 
-def parse_offset(words: str) -> Position:
+def parse_offset(text: str) -> Position:
     """`"2 up 1 right"` as (row change, column change): (-2, 1). `"here"` is (0, 0)."""
     row = col = 0
-    for count, direction in re.findall(r"(\d+) (up|down|left|right)", words):
+    for count, direction in re.findall(r"(\d+) (up|down|left|right)", text):
         step = MOVES[direction]
         row, col = row + int(count) * step[0], col + int(count) * step[1]
     return row, col
@@ -180,9 +180,9 @@ def parse_offset(words: str) -> Position:
 
 def first_push(box: Position, plan: Sequence[str]) -> str | None:
     """The direction of the first move of `plan` that walks into the box, the player at (0, 0)."""
-    at = (0, 0)
+    position = (0, 0)
     for move in plan:
-        at = shift(at, move)
-        if at == box:
+        position = shift(position, move)
+        if position == box:
             return move
     return None

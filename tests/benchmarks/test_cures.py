@@ -69,9 +69,9 @@ def test_records_are_of_the_kinds_as_they_are_now() -> None:
 
 def command(folder: Path, most: int = 2) -> list[str]:
     """The untreated run of one kind with one seed, and the placebo."""
-    words = ["--only", KIND, "--seeds", str(SEED), "--most", str(most)]
+    options = ["--only", KIND, "--seeds", str(SEED), "--most", str(most)]
     places = [f"--{name}={folder / name}" for name in ("runs", "records", "curves")]
-    return [sys.executable, "-u", "-m", "cures", *words, *places]
+    return [sys.executable, "-u", "-m", "cures", *options, *places]
 
 
 def environment() -> dict[str, str]:

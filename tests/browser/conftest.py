@@ -26,10 +26,10 @@ def browser() -> Iterator[object]:
     """Debian's Chromium, headless."""
     path = find_chromium()
     if path is None:
-        words = "no Chromium here: apt-get install chromium, or name one in ECHOSCOPE_CHROMIUM"
+        reason = "no Chromium here: apt-get install chromium, or name one in ECHOSCOPE_CHROMIUM"
         if os.environ.get("ECHOSCOPE_BROWSER") == "required":
-            pytest.fail(words)
-        pytest.skip(words)
+            pytest.fail(reason)
+        pytest.skip(reason)
     with playwright_api.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield chromium

@@ -141,8 +141,8 @@ def test_neither_the_hover_box_nor_the_camera_hides_the_title(
 ) -> None:
     visit(page, f"{dashboard.url}/live?run={measured}")
     plot = draw_chart(page, ".st-key-chart_success")
-    words = hover(page, plot, page.locator(f"{plot} .scatterlayer .point").nth(20))
-    assert [words.count(name) for name in ("training", "evaluation")] == [1, 1]
+    hover_text = hover(page, plot, page.locator(f"{plot} .scatterlayer .point").nth(20))
+    assert [hover_text.count(name) for name in ("training", "evaluation")] == [1, 1]
     title = page.locator(f"{plot} .annotation").first.bounding_box()
     lines = page.locator(f"{plot} .hoverlayer .legend .traces")
     assert lines.count() == 2

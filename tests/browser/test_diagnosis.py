@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -11,21 +10,13 @@ from typing import Any
 
 import pytest
 from browsing import DashboardProcess, settle, text_of, until, visit
-from made_run import made_trajectory, open_writer, step_metrics
+from made_run import made_trajectory, open_writer, step_metrics, template_record
 
 from echoscope.diagnostics.bench.synthetic_runs import make
-from echoscope.store.records import DiagnosticRecord
 
 LAST = 40
 COLLAPSE = 21
 """From this step on no reply parses any more."""
-
-
-def template_record(step: int, share: float) -> DiagnosticRecord:
-    payload = {
-        "template": {"text": "Go ___.", "match_frac": share, "coverage": 0.5, "fillers": [["up"]]}
-    }
-    return DiagnosticRecord(step=step, kind="text", payload=json.dumps(payload))
 
 
 @pytest.fixture(scope="module")
@@ -101,28 +92,30 @@ def test_one_share_for_one_template_on_live_diagnosis_and_in_the_report(
         )
     writer.close(status="finished")
     visit(page, f"{dashboard.url}/live?run=template")
-    said = re.compile(r"(\d+) % of the reasonings of the first turns share")
+    share_pattern = re.compile(r"(\d+) % of the reasonings of the first turns share")
     box = page.locator("[class*=st-key-verdict_bar_]")
-    (live,) = until(lambda: set(said.findall(box.inner_text())), "share on Live", page=page)
+    (live,) = until(
+        lambda: set(share_pattern.findall(box.inner_text())), "share on Live", page=page
+    )
     visit(page, f"{dashboard.url}/diagnosis?run=template")
     page.get_by_text(
         f"{live} % of the reasonings of the first turns share this template."
     ).wait_for()
-    assert set(said.findall(text_of(page))) == {live}
+    assert set(share_pattern.findall(text_of(page))) == {live}
     report = tmp_path / "report.html"
-    words = [sys.executable, "-m", "echoscope", "report", str(dashboard.root / "template")]
-    subprocess.run([*words, "-o", str(report)], check=True, capture_output=True)
+    command = [sys.executable, "-m", "echoscope", "report", str(dashboard.root / "template")]
+    subprocess.run([*command, "-o", str(report)], check=True, capture_output=True)
     reader = page.context.new_page()
     reader.goto(report.as_uri())
-    assert set(said.findall(reader.locator("body").inner_text())) == {live}
+    assert set(share_pattern.findall(reader.locator("body").inner_text())) == {live}
 
 
 def test_links_look_like_links(unparsed: str, dashboard: DashboardProcess, page: Any) -> None:
     visit(page, f"{dashboard.url}/live?run={unparsed}")
-    words = page.get_by_role("link", name="Why", exact=True).first.locator("p")
+    link_text = page.get_by_role("link", name="Why", exact=True).first.locator("p")
     # Asked again: an element that was just drawn anew has no style.
     style = "p => getComputedStyle(p).textDecorationLine"
-    until(lambda: words.evaluate(style) == "underline", "underlined link", page=page)
+    until(lambda: link_text.evaluate(style) == "underline", "underlined link", page=page)
 
 
 def test_evidence_stands_before_the_rest(

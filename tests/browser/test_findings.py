@@ -8,29 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alarm_events import alarm_event
 from browsing import DashboardProcess, Watch, visit
 from made_run import add_steps, open_writer
 
 from echoscope.dashboard.report.report import make_report
-from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
+from echoscope.store.records import Alarm
 
 Serve = Callable[..., DashboardProcess]
 FIRST_CHART = "[class*='st-key-chart_'] .echoscope-figure"
 
 
 def alarm(rule: str, severity: str) -> Alarm:
-    return Alarm(
-        alarm_id=rule.lower(),
-        rule=rule,
-        severity=AlarmSeverity(severity),
-        state=AlarmState.RAISED,
-        step=2,
-        onset_step=None,
-        metric="m",
-        value=0.0,
-        baseline=None,
+    return alarm_event(
+        rule.lower(),
+        2,
+        severity,
         threshold=0.5,
-        window=1,
         message=f"{rule} happened",
         advice="Look at the rollouts.",
     )

@@ -111,12 +111,12 @@ def test_verdict_numbers_and_charts_are_in_sight(
         "tiles => tiles.map((tile) => tile.className + getComputedStyle(tile).border)"
     )
     assert len(set(edges)) == 1
-    words = tiles.first.inner_text()
+    tile_text = tiles.first.inner_text()
     if state == "starting":
-        assert "not measured" in words
+        assert "not measured" in tile_text
     else:
-        assert "%" in words
-        assert any(verb in words for verb in ("since", "mean", "rose", "fell"))
+        assert "%" in tile_text
+        assert any(verb in tile_text for verb in ("since", "mean", "rose", "fell"))
     if state != "starting":
         count = 6 if width > 1000 else 1
         until(lambda: in_sight(page, height) >= count, f"{count} charts in sight", page=page)

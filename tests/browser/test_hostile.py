@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from alarm_events import alarm_event
 from browsing import DashboardProcess, Watch, until, visit
 from made_evaluation import make_evaluation
 from made_run import CONFIG, add_steps, made_trajectory, open_writer, step_metrics
@@ -16,9 +17,6 @@ from made_run import CONFIG, add_steps, made_trajectory, open_writer, step_metri
 from echoscope.dashboard.page import links
 from echoscope.dashboard.report.report import make_report
 from echoscope.store.records import (
-    Alarm,
-    AlarmSeverity,
-    AlarmState,
     CommandAck,
     CommandAction,
     CommandOutcome,
@@ -35,18 +33,14 @@ ODD = "\u202eright to left\u202c \x00\x1b[31m \u200b\ufeff $E=mc^2$ `code` **bol
 HOSTILE = f"{SCRIPT}{HANDLER}{MARKDOWN}{ODD}</think><svg onload=window.hurt=1>"
 NAME = "<img src=x onerror=window.hurt=1> **b** ![x](http:evil)"
 EPISODE = "t00000003-00001"
-ALARM = Alarm(
-    alarm_id="a1",
+ALARM = alarm_event(
+    "a1",
+    12,
+    "critical",
     rule=HOSTILE[:200],
-    severity=AlarmSeverity.CRITICAL,
-    state=AlarmState.RAISED,
-    step=12,
     onset_step=3,
     metric=f"x/{NAME}",
-    value=0.0,
-    baseline=None,
     threshold=0.5,
-    window=1,
     message=HOSTILE,
     advice=HOSTILE,
 )

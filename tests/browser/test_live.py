@@ -30,8 +30,8 @@ def begin(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Train]:
     """`begin("name")`: a run under the shared root that trains until somebody stops it."""
-    words = ("steps=100000", "selection.strategy=top_p", "selection.value=0.9", "seed=3")
-    config = make_config(*words).model_dump_json()
+    overrides = ("steps=100000", "selection.strategy=top_p", "selection.value=0.9", "seed=3")
+    config = make_config(*overrides).model_dump_json()
     begun: list[TrainerProcess] = []
 
     def start(name: str) -> tuple[Path, TrainerProcess]:
@@ -217,8 +217,8 @@ def test_a_paused_run_is_called_paused_everywhere_and_the_command_is_shown_at_on
     until(is_listed, "its row", page=page)
     rows = page.request.get(f"{dashboard.url}/api/runs").json()["runs"]
     assert [row["status"] for row in rows if row["run_id"] == "live"] == ["paused"]
-    words = [sys.executable, "-m", "echoscope", "runs", "list", str(dashboard.root)]
-    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, "-m", "echoscope", "runs", "list", str(dashboard.root)]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert re.search(r"paused by kim for \d+ \w+", listed)
 
 

@@ -101,7 +101,7 @@ def test_cards_are_readable_and_hostile_text_does_nothing(
     page.goto(file.as_uri())
     contrasts = page.locator(".es-nb").evaluate_all(CONTRAST)
     assert len(contrasts) > 60
-    too_faint = [(round(ratio, 2), words) for ratio, words in contrasts if ratio < LEAST]
+    too_faint = [(round(ratio, 2), text) for ratio, text in contrasts if ratio < LEAST]
     assert too_faint == []
     assert page.evaluate("window.hit") is None
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

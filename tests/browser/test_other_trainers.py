@@ -68,9 +68,9 @@ def test_every_format_shows_verdict_turns_groups_and_rewards(
         assert not page.get_by_role("button", name="Stop").count()
         visit(page, f"{url}/replay?run={name}")
         page.locator(".es-turn").first.get_by_text("Turn 0").wait_for()
-        words = text_of(page)
+        page_text = text_of(page)
         for wrong in ("nan", "pending", "no update has used it", "ended by unknown", "executed"):
-            assert wrong not in words.split("\n"), (name, wrong)
+            assert wrong not in page_text.split("\n"), (name, wrong)
         visit(page, f"{url}/diagnosis?run={name}")
         page.get_by_text("Groups and their rewards").wait_for()
 

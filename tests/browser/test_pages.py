@@ -87,13 +87,13 @@ def test_a_chart_that_cannot_be_drawn_says_so(dashboard: DashboardProcess, page:
     page.get_by_text("This chart could not be drawn: no room").first.wait_for()
 
 
-def press(page: Any, key: str, name: str, wanted: Callable[[str], bool]) -> str:
+def press(page: Any, key: str, name: str, is_right: Callable[[str], bool]) -> str:
     """Press a key until the address has what is wanted: one that comes amid a redraw is lost."""
     for _ in range(5):
         page.keyboard.press(key)
         for _ in range(60):
             page.wait_for_timeout(100)
-            if wanted(asked(page).get(name, "")):
+            if is_right(asked(page).get(name, "")):
                 return asked(page)[name]
     raise AssertionError(f"{key} did not change {name}: {asked(page)}")
 

@@ -191,12 +191,12 @@ def test_the_newest_response_is_in_sight_and_keys_scroll_to_the_others(
 
     def begins_in_sight(turn: int) -> bool:
         box, reply = page.locator(".es-talk"), page.locator(".es-reply").nth(turn)
-        frame, shown = box.bounding_box(), reply.bounding_box()
-        if frame is None or shown is None:
+        frame, reply_box = box.bounding_box(), reply.bounding_box()
+        if frame is None or reply_box is None:
             return False  # amid a redraw
         low = max(0.0, frame["y"])
         high = min(size[1], frame["y"] + frame["height"])
-        return low <= shown["y"] and shown["y"] + 60 <= high
+        return low <= reply_box["y"] and reply_box["y"] + 60 <= high
 
     until(lambda: begins_in_sight(11), "newest response", page=page)
     page.locator(".st-key-replay_head h3").click()
@@ -261,9 +261,9 @@ def test_keys_lead_to_steps_the_search_the_comparison_and_the_labels(
 ) -> None:
     visit(page, f"{dashboard.url}/replay?run={grouped}&trajectory=t00000001-00001")
     page.get_by_role("heading", name="Group 0, sibling 1").wait_for()
-    words = page.locator(".es-reply .es-left, .es-reply .es-right")
-    press(page, "d", lambda: words.all_inner_texts() == ["right", "left"])
-    press(page, "d", lambda: words.count() == 0)
+    differences = page.locator(".es-reply .es-left, .es-reply .es-right")
+    press(page, "d", lambda: differences.all_inner_texts() == ["right", "left"])
+    press(page, "d", lambda: differences.count() == 0)
     press(page, "[", lambda: "step=0" in page.url)
     press(page, "]", lambda: "step=0" not in page.url)
     press(page, "l", page.get_by_role("combobox", name="Labels").is_visible)

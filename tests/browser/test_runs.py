@@ -162,8 +162,8 @@ def test_headings_and_the_menu_sort_are_one_state(
     page.wait_for_url("**sort=-eval_success**")
     until(lambda: names(page)[:1] == ["lr0.0001-s1"], "the best run first", page=page)
     menu.click()
-    said = "Evaluation success, highest first"
-    until(lambda: chosen.count() and chosen.input_value() == said, said, page=page)
+    sort_order = "Evaluation success, highest first"
+    until(lambda: chosen.count() and chosen.input_value() == sort_order, sort_order, page=page)
     assert "sort=-eval_success" in page.url
 
 

@@ -29,9 +29,9 @@ def check(page: Any, server: DashboardProcess, run: Path, queries: Iterable[str]
     visit(page, f"{server.url}/sql?run={run.name}")
     with nothing_changes(run):
         for sql in queries:
-            words = answer(page, written(sql, run))
-            assert "Cannot be shown" in words, sql
-            assert "rows, " not in words, sql
+            page_text = answer(page, written(sql, run))
+            assert "Cannot be shown" in page_text, sql
+            assert "rows, " not in page_text, sql
     assert "4 rows, 2 columns" in answer(page, "SELECT step, return_mean FROM steps")
 
 

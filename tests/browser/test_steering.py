@@ -73,8 +73,8 @@ def test_hovering_the_mark_of_four_commands_names_all_four(
     visit(page, f"{dashboard.url}/live?run=four-commands")
     plot = draw_chart(page, ENTROPY)
     square = page.locator(f"{plot} .scatterlayer .point").last
-    words = hover(page, plot, square)
-    assert [command for command in FOUR if command not in words] == []
+    hover_text = hover(page, plot, square)
+    assert [command for command in FOUR if command not in hover_text] == []
 
 
 def test_commands_from_elsewhere_appear_beside_the_buttons(
@@ -216,8 +216,8 @@ def test_a_young_run_is_told_when_it_will_be_judged(
     run = hold("young")
     run.advance(5)
     visit(page, f"{dashboard.url}/live?run=young")
-    words = re.compile(r"^Too early to tell: a verdict needs 8 steps, and there are 5\.$")
-    page.get_by_text(words).first.wait_for()
+    sentence = re.compile(r"^Too early to tell: a verdict needs 8 steps, and there are 5\.$")
+    page.get_by_text(sentence).first.wait_for()
     assert "more characters" not in text_of(page)
 
 

@@ -128,10 +128,10 @@ def look_at_tile(page: Any, verdict: Verdict, run: Path) -> None:
     course = COURSES[run.name]
     of_it = [claim for claim in verdict.claims if claim.metric == course.key]
     claim = next(each for each in of_it if isinstance(each, Level | Change | Lost | Dip))
-    words = claim_words(claim)
-    assert re.fullmatch(course.tile, words)
+    tile_text = claim_words(claim)
+    assert re.fullmatch(course.tile, tile_text)
     tile = page.locator(".es-tile", has_text=TILES.get(course.key, "Evaluation success"))
-    until(lambda: tile.locator(".es-change").inner_text() == words, words, page=page)
+    until(lambda: tile.locator(".es-change").inner_text() == tile_text, tile_text, page=page)
     last = [row[course.key] for _, row in table_of_run(open_run(run)).rows() if course.key in row]
     assert tile.locator(".es-value").inner_text() == value_words(course.key, last[-1])
 

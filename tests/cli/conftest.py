@@ -38,9 +38,9 @@ def type_command(
 ) -> Callable[..., Answer]:
     """Runs `echoscope WORD ...` in this process."""
 
-    def run(*words: object) -> Answer:
+    def run(*arguments: object) -> Answer:
         capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["echoscope", *map(str, words)])
+        monkeypatch.setattr(sys, "argv", ["echoscope", *map(str, arguments)])
         monkeypatch.setenv("COLUMNS", "200")
         with pytest.raises(SystemExit) as caught:
             main()

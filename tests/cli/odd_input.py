@@ -46,7 +46,7 @@ LONG = "9" * 401
 class Call:
     """Words behind `echoscope`, and whether they are wrong without doubt."""
 
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     must_be_refused: bool = False
 
 
@@ -62,7 +62,7 @@ def outcome_of(call: Call) -> str:
     """refused, answered, or what went wrong."""
     out, err = io.StringIO(), io.StringIO()
     before, typed = sys.argv, sys.stdin
-    sys.argv, sys.stdin = ["echoscope", *call.words], io.StringIO("quit\n")
+    sys.argv, sys.stdin = ["echoscope", *call.arguments], io.StringIO("quit\n")
     signal.signal(signal.SIGALRM, _ring)
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
     code: object = None
@@ -78,15 +78,15 @@ def outcome_of(call: Call) -> str:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         sys.argv, sys.stdin = before, typed
-    said = err.getvalue()
+    errors = err.getvalue()
     if code in (None, 0, 3, 5):
         return "accepted a wrong value" if call.must_be_refused else "answered"
-    if code == 2 and "Usage:" in said:
+    if code == 2 and "Usage:" in errors:
         return "refused"
-    is_line = said.count("\n") == 1 and "Traceback" not in said
-    if code in (1, 2, 4) and (is_line or not said):
+    is_line = errors.count("\n") == 1 and "Traceback" not in errors
+    if code in (1, 2, 4) and (is_line or not errors):
         return "refused"
-    return f"refused in other words ({code}): {said[:200]!r}"
+    return f"refused in other words ({code}): {errors[:200]!r}"
 
 
 # -- configurations ------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def configurations(number: int, rng: random.Random, folder: Path) -> Iterator[Ca
         recipe = rng.choice(recipes)
         key, value = rng.choice(keys[recipe]), rng.choice(POISON)
         if index % 3:
-            yield Call(words=("config", "show", recipe, f"{key}={value}"), must_be_refused=True)
+            yield Call(arguments=("config", "show", recipe, f"{key}={value}"), must_be_refused=True)
             continue
         nested: Any = f"VALUE {index}"
         for part in reversed(key.split(".")):
@@ -126,8 +126,8 @@ def configurations(number: int, rng: random.Random, folder: Path) -> Iterator[Ca
         text = json.dumps(content).replace(f'"VALUE {index}"', value)
         file = folder / f"wrong {index}.yaml"
         file.write_bytes(text.encode("utf-8", "surrogateescape"))
-        words = ("train", "--config", str(file), "--headless", "-o", str(folder / "never"))
-        yield Call(words=words, must_be_refused=True)
+        arguments = ("train", "--config", str(file), "--headless", "-o", str(folder / "never"))
+        yield Call(arguments=arguments, must_be_refused=True)
 
 
 # -- calls ---------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def calls(number: int, rng: random.Random, folder: Path) -> Iterator[Call]:
     for index in range(number):
         template = TEMPLATES[index % len(TEMPLATES)]
         value = rng.choice(odd)
-        words = [
+        arguments = [
             "SELECT 1"
             if word == "SELECT"
             else str(folder / named[word])
@@ -237,7 +237,7 @@ def calls(number: int, rng: random.Random, folder: Path) -> Iterator[Call]:
             else word.replace("MISSING", str(folder / "missing")).replace("{}", value)
             for word in template.split(" ")
         ]
-        yield Call(words=tuple(words))
+        yield Call(arguments=tuple(arguments))
 
 
 # -- metrics files -------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def files(number: int, rng: random.Random, folder: Path) -> Iterator[Call]:
         name, text = logs[index % len(logs)]
         file = folder / f"{index} {name}"
         file.write_bytes(damaged(text, rng))
-        yield Call(words=("diagnose", *(["--json"] if index % 2 else []), str(file)))
+        yield Call(arguments=("diagnose", *(["--json"] if index % 2 else []), str(file)))
 
 
 # -- all -----------------------------------------------------------------------------------------
@@ -349,15 +349,15 @@ def tables(
             for call in make(number, random.Random(f"{kind} {seed}"), folder):
                 outcome = outcome_of(call)
                 is_right = outcome in ("refused", "answered")
-                counts[outcome if is_right else f"{outcome} {shown(call)}"] += 1
+                counts[outcome if is_right else f"{outcome} {typed_line(call)}"] += 1
             out[kind] = counts
     finally:
         os.chdir(here)
     return out
 
 
-def shown(call: Call) -> str:
-    return ascii(" ".join(word[:60] for word in call.words))
+def typed_line(call: Call) -> str:
+    return ascii(" ".join(word[:60] for word in call.arguments))
 
 
 def failures(counts: Counter[str]) -> list[str]:
@@ -365,10 +365,10 @@ def failures(counts: Counter[str]) -> list[str]:
 
 
 def main() -> None:
-    words = [int(word) for word in sys.argv[1:]] or [332, 345, 117]
+    sizes = [int(word) for word in sys.argv[1:]] or [332, 345, 117]
     sys.stdout.write(f"wrong calls {told()}\n")
     with tempfile.TemporaryDirectory() as folder:
-        made = tables(Path(folder), (words[0], words[1], words[2]), draw())
+        made = tables(Path(folder), (sizes[0], sizes[1], sizes[2]), draw())
     for kind, counts in made.items():
         bad = failures(counts)
         sys.stdout.write(

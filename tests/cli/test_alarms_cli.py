@@ -136,8 +136,8 @@ def test_a_cleared_alarm_is_said_in_its_own_words_alone(run: Path, type_command:
 
 
 def test_what_the_model_wrote_is_withheld(run: Path, type_command: Type) -> None:
-    for words in ((), ("--json",), ("--all", "--json")):
-        assert "goal" not in type_command("ctl", run, "alarms", *words).out
+    for flags in ((), ("--json",), ("--all", "--json")):
+        assert "goal" not in type_command("ctl", run, "alarms", *flags).out
 
 
 def test_a_quiet_run(tmp_path: Path, run: Path, type_command: Type) -> None:
@@ -148,8 +148,8 @@ def test_a_quiet_run(tmp_path: Path, run: Path, type_command: Type) -> None:
 
 def test_a_run_is_tagged_noted_and_pinned(run: Path, type_command: Type) -> None:
     assert "tags" not in type_command("runs", "list", run.parent).out
-    words = ("--tag", "baseline", "--tag", "seed 0", "--text", "the KL\nwas wrong", "--pin")
-    answer = type_command("runs", "note", run, *words)
+    flags = ("--tag", "baseline", "--tag", "seed 0", "--text", "the KL\nwas wrong", "--pin")
+    answer = type_command("runs", "note", run, *flags)
     assert answer.out == "baseline, seed 0\nthe KL\nwas wrong\npinned\n"
     (row,) = json.loads(type_command("runs", "list", run.parent, "--json").out)
     assert (row["tags"], row["is_pinned"]) == (["baseline", "seed 0"], True)

@@ -122,8 +122,8 @@ def check_refusal(answer: Any, path: Path) -> None:
 @pytest.mark.parametrize("word", WRONG_WORDS, ids=lambda word: ascii(word)[:40])
 def test_a_wrong_word_is_refused_in_one_line(word: str, tmp_path: Path, type_command: Type) -> None:
     path = tmp_path / "run"
-    words = ["demo", "eval.before=false", word] if word != "steps" else ["demo", word]
-    check_refusal(type_command("train", *words, "--headless", "-o", path), path)
+    arguments = ["demo", "eval.before=false", word] if word != "steps" else ["demo", word]
+    check_refusal(type_command("train", *arguments, "--headless", "-o", path), path)
 
 
 @pytest.mark.parametrize("name", WRONG_FILES)
@@ -163,9 +163,9 @@ def test_a_run_folder_that_cannot_be_one_is_refused(
         path.symlink_to(path)
     else:
         path = tmp_path / os.fsdecode(b"run\xff")
-    for words in (("train", "demo", "--headless", "-o"), ("runs", "show"), ("ctl",)):
-        rest = ("status",) if words == ("ctl",) else ()
-        answer = type_command(*words, path, *rest)
+    for command in (("train", "demo", "--headless", "-o"), ("runs", "show"), ("ctl",)):
+        rest = ("status",) if command == ("ctl",) else ()
+        answer = type_command(*command, path, *rest)
         assert answer.code == 1, answer
         assert answer.err.startswith("error: ")
         assert answer.err.count("\n") == 1

@@ -37,8 +37,8 @@ def curves(tmp_path: Path) -> Path:
 def test_curves_as_tables(curves: Path) -> None:
     result = RUNNER.invoke(bench.app, ["collapse", "--curves", str(curves)])
     assert result.exit_code == 0, result.output
-    for words in ("FORMAT_COLLAPSE", "regime right", "z-score", "RAGEN: empty selection"):
-        assert words in result.output
+    for phrase in ("FORMAT_COLLAPSE", "regime right", "z-score", "RAGEN: empty selection"):
+        assert phrase in result.output
 
 
 def test_curves_as_json(curves: Path) -> None:

@@ -34,13 +34,13 @@ TINY_DEMO = (
 class Terminal:
     """A command on a terminal of its own, which it controls: Ctrl-C goes where a shell's would."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *arguments: str) -> None:
         self.text = ""
         self.pid, self._screen = pty.fork()
         if self.pid == 0:
             # Tests that run in the background may have been told to ignore it.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.execv(sys.executable, [sys.executable, "-m", "echoscope", *words])
+            os.execv(sys.executable, [sys.executable, "-m", "echoscope", *arguments])
         self._code: int | None = None
 
     def wait_for(self, pattern: str) -> re.Match[str]:
@@ -88,13 +88,13 @@ class Terminal:
 def terminal() -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def start(*words: str) -> Terminal:
-        opened.append(Terminal(*words))
+    def start(*arguments: str) -> Terminal:
+        opened.append(Terminal(*arguments))
         return opened[-1]
 
     yield start
-    for one in opened:
-        one.kill()
+    for opened_terminal in opened:
+        opened_terminal.kill()
 
 
 _with_cookies = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
@@ -189,10 +189,10 @@ def test_one_that_is_not_wanted_is_not_started(
 @pytest.mark.long
 def test_a_dashboard_ends_with_whoever_holds_its_stdin(tmp_path: Path) -> None:
     """However the trainer dies: a closed pipe needs no handler of ours."""
-    words = ("-m", "echoscope", "dashboard", "--until-stdin-ends", str(tmp_path))
+    arguments = ("-m", "echoscope", "dashboard", "--until-stdin-ends", str(tmp_path))
     process = started(
         subprocess.Popen(
-            [sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
     )
     assert process.stdin is not None

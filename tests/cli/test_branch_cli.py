@@ -25,8 +25,8 @@ def parent(tmp_path_factory: pytest.TempPathFactory, recorded_root: Path) -> Pat
 
 
 def test_a_branch_is_announced_trained_and_found(parent: Path, type_command: Type) -> None:
-    words = ("--checkpoint", 2, "--name", "colder", "--by", "ann", "optim.lr=1e-4")
-    answer = type_command("ctl", parent, "branch", *words, "--reason", "too hot", "--json")
+    arguments = ("--checkpoint", 2, "--name", "colder", "--by", "ann", "optim.lr=1e-4")
+    answer = type_command("ctl", parent, "branch", *arguments, "--reason", "too hot", "--json")
     assert answer.code == 0
     first, last = map(json.loads, answer.out.splitlines())
     assert first == {
@@ -55,8 +55,8 @@ def test_a_branch_is_announced_trained_and_found(parent: Path, type_command: Typ
 
 
 def test_a_dry_run_starts_nothing(parent: Path, tmp_path: Path, type_command: Type) -> None:
-    words = ("steps=6", "loss.kl_coef=0.1", "--root", tmp_path, "--dry-run")
-    answer = type_command("ctl", parent, "branch", *words)
+    arguments = ("steps=6", "loss.kl_coef=0.1", "--root", tmp_path, "--dry-run")
+    answer = type_command("ctl", parent, "branch", *arguments)
     assert answer.code == 0
     first, why, *changes = answer.out.splitlines()
     assert first.startswith(f"would start {tmp_path}/test-")
@@ -67,7 +67,7 @@ def test_a_dry_run_starts_nothing(parent: Path, tmp_path: Path, type_command: Ty
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         ((), "steps is 4 and the checkpoint is of step 4"),
         (("steps=9", "model.lora.rank=8"), "model.lora.rank cannot change in a branch"),
@@ -81,25 +81,29 @@ def test_a_dry_run_starts_nothing(parent: Path, tmp_path: Path, type_command: Ty
 )
 @pytest.mark.parametrize("options", [(), ("--json",), ("--dry-run",)])
 def test_a_refusal_is_one_line_and_the_dry_run_refuses_the_same(
-    parent: Path, type_command: Type, words: tuple[str, ...], said: str, options: tuple[str, ...]
+    parent: Path,
+    type_command: Type,
+    arguments: tuple[str, ...],
+    message: str,
+    options: tuple[str, ...],
 ) -> None:
     before = sorted(parent.parent.iterdir())
-    answer = type_command("ctl", parent, "branch", *words, *options)
+    answer = type_command("ctl", parent, "branch", *arguments, *options)
     assert (answer.code, answer.out) == (1, "")  # nothing says that it starts
-    assert said in answer.err
+    assert message in answer.err
     assert len(answer.err.splitlines()) == 1
     assert sorted(parent.parent.iterdir()) == before
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("words", [["nowhere", "branch"], ["{parent}", "branch", "steps"]])
+@pytest.mark.parametrize("arguments", [["nowhere", "branch"], ["{parent}", "branch", "steps"]])
 def test_wrong_input_is_refused_before_torch_is_loaded(
-    parent: Path, tmp_path: Path, words: list[str]
+    parent: Path, tmp_path: Path, arguments: list[str]
 ) -> None:
     """On a busy machine torch takes minutes."""
     code = (
         "import sys\n"
-        f"sys.argv[1:] = ['ctl', *{[word.format(parent=parent) for word in words]}]\n"
+        f"sys.argv[1:] = ['ctl', *{[word.format(parent=parent) for word in arguments]}]\n"
         "from echoscope.cli import main\n"
         "try:\n    main()\n"
         "except SystemExit as left:\n    print(left.code, 'torch' in sys.modules)\n"
@@ -112,8 +116,10 @@ def test_wrong_input_is_refused_before_torch_is_loaded(
 @pytest.mark.long
 def test_whoever_starts_it_knows_the_run_while_it_trains(parent: Path, tmp_path: Path) -> None:
     """A process of its own: the line is there at once, and Ctrl-C ends it with a checkpoint."""
-    words = ("branch", "steps=100000", "--root", str(tmp_path), "--json")
-    trainer = TrainerProcess(tmp_path.with_suffix(".log"), echoscope, "ctl", str(parent), *words)
+    arguments = ("branch", "steps=100000", "--root", str(tmp_path), "--json")
+    trainer = TrainerProcess(
+        tmp_path.with_suffix(".log"), echoscope, "ctl", str(parent), *arguments
+    )
     try:
         trainer.wait_for("step    6/")
         start = json.loads(trainer.text.splitlines()[0])

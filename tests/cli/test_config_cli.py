@@ -21,14 +21,14 @@ def test_without_a_recipe_it_lists_them(type_command: Type) -> None:
     assert all(len(line.split()) > 3 for line in lines)
 
 
-@pytest.mark.parametrize("words", [(), ("--json",)])
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
 def test_a_resolved_recipe_can_be_used_again(
-    type_command: Type, tmp_path: Path, words: tuple[str, ...]
+    type_command: Type, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    answer = type_command("config", "show", "frozen_lake", "optim.lr=0.5", *words)
+    answer = type_command("config", "show", "frozen_lake", "optim.lr=0.5", *arguments)
     assert answer.code == 0
     expected = load_config("frozen_lake", overrides=["optim.lr=0.5"])
-    values = json.loads(answer.out) if words else yaml.safe_load(answer.out)
+    values = json.loads(answer.out) if arguments else yaml.safe_load(answer.out)
     assert validate(values) == expected
     (tmp_path / "again.yaml").write_text(answer.out, encoding="utf-8")
     assert load_config(file=tmp_path / "again.yaml") == expected

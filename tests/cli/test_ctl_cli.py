@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from recorded import metric
 from trainer_process import PATIENCE_S, TrainerProcess, echoscope
+from waiting import wait_until
 
 from echoscope.core.config.loading import live_schema
 from echoscope.core.config.settings import RunConfig
@@ -29,20 +29,31 @@ class Live:
     """A run that trains in another process, and `ctl` on it."""
 
     def __init__(
-        self, path: Path, config: Path, type_command: Type, *words: str, ready: str = "step    1/"
+        self,
+        path: Path,
+        config: Path,
+        type_command: Type,
+        *arguments: str,
+        ready: str = "step    1/",
     ) -> None:
         self.path, self._type = path, type_command
         self.trainer = TrainerProcess(
             path.with_suffix(".log"),
             echoscope,
             *("train", "--headless", "-o", str(path), "--config", str(config)),
-            *("steps=100000", "eval.every=0", "eval.before=false", "checkpoint.every=0", *words),
+            *(
+                "steps=100000",
+                "eval.every=0",
+                "eval.before=false",
+                "checkpoint.every=0",
+                *arguments,
+            ),
         )
         self.trainer.wait_for(ready)
 
-    def ctl(self, *words: object) -> dict[str, Any]:
+    def ctl(self, *arguments: object) -> dict[str, Any]:
         """The answer as JSON, with the exit code."""
-        answer = self._type("ctl", self.path, *words, "--json")
+        answer = self._type("ctl", self.path, *arguments, "--json")
         assert answer.out, answer.err
         return json.loads(answer.out) | {"code": answer.code}
 
@@ -51,22 +62,14 @@ class Live:
 def live(tmp_path: Path, config_file: Path, type_command: Type) -> Iterator[Callable[..., Live]]:
     started: list[Live] = []
 
-    def start(*words: str, **options: str) -> Live:
+    def start(*arguments: str, **options: str) -> Live:
         path = tmp_path / f"run{len(started)}"
-        started.append(Live(path, config_file, type_command, *words, **options))
+        started.append(Live(path, config_file, type_command, *arguments, **options))
         return started[-1]
 
     yield start
     for run in started:
         run.trainer.kill()
-
-
-def until(holds: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (value := holds()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return value
 
 
 def test_a_live_run_obeys_at_the_next_step(live: Callable[..., Live]) -> None:
@@ -93,7 +96,7 @@ def test_a_live_run_obeys_at_the_next_step(live: Callable[..., Live]) -> None:
 
     saved = run.ctl("checkpoint")
     assert (saved["code"], saved["step"]) == (0, paused["step"])  # a paused run stands still
-    (checkpoint,) = until(lambda: list_checkpoints(run.path))
+    (checkpoint,) = wait_until(lambda: list_checkpoints(run.path), PATIENCE_S)
     assert read_state(checkpoint).step == paused["step"] - 1
     assert read_state(checkpoint).config.optim.lr == 0.5
 
@@ -142,8 +145,8 @@ def test_stop_now_drops_the_step_in_progress(live: Callable[..., Live]) -> None:
 def test_commands_in_a_process_of_their_own(live: Callable[..., Live]) -> None:
     run = live()
 
-    def ctl(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "echoscope", "ctl", str(run.path), *words]
+    def ctl(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "echoscope", "ctl", str(run.path), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     refused = ctl("set", "seed=3")
@@ -176,7 +179,7 @@ def test_an_expired_command_is_answered_and_does_nothing(live: Callable[..., Liv
         states = open_run(run.path).commands()
         return states and states[0].ack
 
-    ack = until(answer)
+    ack = wait_until(answer, PATIENCE_S)
     assert ack.outcome.value == "expired"
     assert run.trainer.is_alive
     assert run.ctl("stop")["outcome"] == "applied"
@@ -200,17 +203,17 @@ def ended(tmp_path: Path, make_config: Callable[..., RunConfig]) -> Path:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [("pause",), ("resume",), ("stop",), ("checkpoint",), ("evaluate",), ("set", "steps=9")],
 )
 def test_a_finished_run_cannot_be_steered(
-    ended: Path, type_command: Type, words: tuple[str, ...]
+    ended: Path, type_command: Type, arguments: tuple[str, ...]
 ) -> None:
-    answer = type_command("ctl", ended, *words)
+    answer = type_command("ctl", ended, *arguments)
     assert answer.code == 1
     branch = f". To change settings, branch: echoscope ctl {ended} branch steps=9"
-    advice = branch if words[0] == "set" else ""
-    assert answer.err == f"{words[0]} not sent: the run is finished{advice}\n"
+    advice = branch if arguments[0] == "set" else ""
+    assert answer.err == f"{arguments[0]} not sent: the run is finished{advice}\n"
     assert list((ended / "commands").iterdir()) == []
 
 
@@ -246,9 +249,9 @@ def test_nobody_answers_for_a_trainer_that_hangs(ended: Path, type_command: Type
 def test_ctl_warns_of_a_setting_without_effect_and_sends_it(
     ended: Path, type_command: Type
 ) -> None:
-    words = ("ctl", ended, "set", "selection.value=0.5", "--wait", "0")
+    arguments = ("ctl", ended, "set", "selection.value=0.5", "--wait", "0")
     with RunWriter.resume(ended, from_step=-1):
-        text, answer = type_command(*words), type_command(*words, "--json")
+        text, answer = type_command(*arguments), type_command(*arguments, "--json")
     assert text.code == 0
     assert text.err.startswith("warning: selection.value=0.5 has no effect: selection.strategy is")
     (warning,) = json.loads(answer.out)["warnings"]
@@ -256,7 +259,7 @@ def test_ctl_warns_of_a_setting_without_effect_and_sends_it(
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("arguments", "why"),
     [
         (
             ["selection.valu=0.5"],
@@ -273,10 +276,10 @@ def test_ctl_warns_of_a_setting_without_effect_and_sends_it(
 )
 @pytest.mark.parametrize("flags", [[], ["--wait", "0"]])
 def test_what_cannot_be_right_is_refused_before_it_is_sent(
-    ended: Path, type_command: Type, words: list[str], why: str, flags: list[str]
+    ended: Path, type_command: Type, arguments: list[str], why: str, flags: list[str]
 ) -> None:
     with RunWriter.resume(ended, from_step=-1):
-        answer = type_command("ctl", ended, "set", *words, *flags)
+        answer = type_command("ctl", ended, "set", *arguments, *flags)
     assert (answer.code, answer.out) == (2, "")
     assert why in answer.err
     assert list((ended / "commands").iterdir()) == []
@@ -294,16 +297,16 @@ def test_status_in_words_counts_changed_steps(ended: Path, type_command: Type) -
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (("set", "optim.lr"), "'optim.lr' is not KEY=VALUE; write for example optim.lr=1e-4"),
         (("set", "optim.lr=["), "the value in 'optim.lr=[' is not valid YAML; quote it"),
     ],
 )
 def test_bad_words_are_one_line(
-    ended: Path, type_command: Type, words: tuple[str, ...], message: str
+    ended: Path, type_command: Type, arguments: tuple[str, ...], message: str
 ) -> None:
-    answer = type_command("ctl", ended, *words)
+    answer = type_command("ctl", ended, *arguments)
     assert (answer.code, answer.out, answer.err) == (1, "", f"error: {message}\n")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 from collapsed_bandit import collapsed_bandit
 from ending import ENDS
+from whole_files import contents
 
 from echoscope.diagnostics.tools.curing import CureError, begun, promote
 from echoscope.store.errors import RunBusyError, StoreError
@@ -37,14 +37,6 @@ def lost(collapsed: Path, tmp_path: Path) -> Path:
     """A root of its own."""
     shutil.copytree(collapsed, tmp_path / "lost")
     return tmp_path / "lost"
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def test_a_dry_run_says_what_would_be_tried(lost: Path, type_command: Type) -> None:
@@ -144,14 +136,14 @@ def test_branches_that_die_cannot_begin_or_collapse_again_lose(
     monkeypatch.setenv(ENDS, "1")
     before = contents(lost)
     cured_by(lost, steps=22, dying=DYING, wrong={"optim.lr": -1}, losing=LOSING, good=GOOD)
-    (_, died, wrong, collapsed, good), said = rows_of_cure(lost, "--yes")
+    (_, died, wrong, collapsed, good), output = rows_of_cure(lost, "--yes")
     assert died["ended"].startswith("the branch failed: SIGKILL ended its process")
     assert wrong["ended"] == "the branch failed: optim.lr is -1, but must be more than 0.0"
     assert "is critical after 1" in collapsed["ended"]
     assert collapsed["num_steps"] < 22  # it trained no further
     assert good["is_chosen"]
     for row in (died, wrong, collapsed):
-        assert row["ended"] in said  # when it happened
+        assert row["ended"] in output  # when it happened
     assert open_run(lost.with_name(collapsed["run_id"])).info().status == "stopped"
     assert open_run(lost.with_name(good["run_id"])).info().status == "finished"
     assert contents(lost) == before
@@ -242,15 +234,15 @@ def test_a_branch_on_a_full_disk_goes_on_once_there_is_room(
 def test_killed_and_begun_again_it_ends_with_a_successor(lost: Path, type_command: Type) -> None:
     """The untreated run stays bit for bit as it was, and no branch is begun twice."""
     before = contents(lost)
-    words = ("cure", str(lost), "--steps", "6", "--minutes", "10", "--yes")
-    first = subprocess.Popen([sys.executable, "-P", "-m", "echoscope", *words])
+    arguments = ("cure", str(lost), "--steps", "6", "--minutes", "10", "--yes")
+    first = subprocess.Popen([sys.executable, "-P", "-m", "echoscope", *arguments])
     while (begun_now := read_cure(lost)) is None or not branches(lost):
         assert first.poll() is None
         time.sleep(0.1)
     first.send_signal(signal.SIGKILL)
     first.wait()
     arms = begun_now.arms
-    rows, _ = rows_of_cure(lost, *words[2:])
+    rows, _ = rows_of_cure(lost, *arguments[2:])
     (chosen,) = [row for row in rows if row["is_chosen"]]
     assert chosen["success"] >= 0.6
     assert not any("failed" in row["ended"] for row in rows)  # what the kill left is not in the way
@@ -259,10 +251,10 @@ def test_killed_and_begun_again_it_ends_with_a_successor(lost: Path, type_comman
     assert len(branches(lost)) <= len(arms)
 
 
-def rows_of_cure(run: Path, *words: str) -> tuple[list[dict[str, Any]], str]:
+def rows_of_cure(run: Path, *arguments: str) -> tuple[list[dict[str, Any]], str]:
     """What a cure of a process of its own says of each treatment, and its error stream."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "echoscope", "cure", str(run), *words, "--json"],
+        [sys.executable, "-P", "-m", "echoscope", "cure", str(run), *arguments, "--json"],
         capture_output=True,
         text=True,
         check=False,

@@ -21,13 +21,13 @@ TINY = (
 
 
 @pytest.mark.parametrize(
-    ("words", "why"), [((), "the output is no terminal"), (("--headless",), "--headless")]
+    ("arguments", "why"), [((), "the output is no terminal"), (("--headless",), "--headless")]
 )
 def test_a_demo_without_a_dashboard_says_so_and_how_to_open_one(
-    tmp_path: Path, type_command: Callable[..., Any], words: tuple[str, ...], why: str
+    tmp_path: Path, type_command: Callable[..., Any], arguments: tuple[str, ...], why: str
 ) -> None:
     root = tmp_path / "my runs"
-    answer = type_command("demo", *words, "--root", root, *TINY)
+    answer = type_command("demo", *arguments, "--root", root, *TINY)
     assert (answer.code, answer.err) == (0, "")
     (run,) = [path for path in root.iterdir() if path.name[0] != "."]
     lines = answer.out.splitlines()
@@ -77,11 +77,11 @@ def test_an_installation_says_each_phase_and_hides_no_download(tmp_path: Path) -
         text=True,
         check=True,
     )
-    said = [line for line in done.stdout.splitlines() if line.startswith(("install", "pip"))]
+    phases = [line for line in done.stdout.splitlines() if line.startswith(("install", "pip"))]
     starts = ["install, 1 of 3", "install, 2 of 3", "pip install", "install, 3 of 3", "pip install"]
     starts += ["installed: "]
-    assert [line[: len(start)] for line, start in zip(said, starts, strict=True)] == starts
-    assert not any("--quiet" in line for line in said)
+    assert [line[: len(start)] for line, start in zip(phases, starts, strict=True)] == starts
+    assert not any("--quiet" in line for line in phases)
 
 
 def test_new_runs_get_names_of_their_own(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "message"),
+    ("arguments", "code", "message"),
     [
         (["--model", "tiny", "--checkpoint", "3"], 2, "exclude each other"),
         (["--every", "3"], 2, "give --model or --checkpoint"),
@@ -109,7 +109,7 @@ def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
     ],
 )
 def test_scoring_a_run_that_cannot_be(
-    tmp_path: Path, words: list[str], code: int, message: str
+    tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
     writer = RunWriter.create(tmp_path / "one", run_id="one", config={})
     metrics = StepMetrics(
@@ -122,7 +122,7 @@ def test_scoring_a_run_that_cannot_be(
     )
     writer.commit_step(metrics=[metrics], trajectories=[], outcomes=[])
     writer.close(status="finished")
-    result = runner.invoke(app, ["diagnose", str(tmp_path / "one"), *words])
+    result = runner.invoke(app, ["diagnose", str(tmp_path / "one"), *arguments])
     assert result.exit_code == code
     assert message in result.stderr
 

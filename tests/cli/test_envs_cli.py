@@ -15,8 +15,8 @@ from echoscope.envs import registry
 from echoscope.envs.base import EnvError
 
 
-def run(*words: str, stdin: str = "") -> Result:
-    return CliRunner().invoke(app, list(words), input=stdin)
+def run(*arguments: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, list(arguments), input=stdin)
 
 
 def test_list() -> None:
@@ -103,13 +103,13 @@ def test_check_all_prints_a_table_and_the_reason_of_every_skip(
 
 @pytest.mark.long
 def test_a_failed_check_exits_with_1() -> None:
-    words = ["check", "frozen_lake", "size=8", "slip=0", "min_distance=5", "--max-turns", "1"]
-    words += ["--seeds", "2"]
-    result = run(*words)
+    arguments = ["check", "frozen_lake", "size=8", "slip=0", "min_distance=5", "--max-turns", "1"]
+    arguments += ["--seeds", "2"]
+    result = run(*arguments)
     assert result.exit_code == 1
     assert "FAILED" in result.output
     assert "failed  frozen_lake, expert: an optimal episode takes" in result.output
-    report = json.loads(run(*words, "--json").output)[0]
+    report = json.loads(run(*arguments, "--json").output)[0]
     assert report["ok"] is False
     assert set(report["failed"]) == {"expert"}
 
@@ -132,7 +132,7 @@ def test_a_world_that_raises_is_reported_and_not_measured(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["play", "frozen_lak"], "did you mean 'frozen_lake'"),
         (["play", "frozen_lake", "sise=3"], "did you mean 'size' or 'slip'"),
@@ -142,8 +142,8 @@ def test_a_world_that_raises_is_reported_and_not_measured(
         (["check", "all", "size=3"], "not with 'all'"),
     ],
 )
-def test_mistakes_are_one_line_errors(words: list[str], message: str) -> None:
-    result = run(*words)
+def test_mistakes_are_one_line_errors(arguments: list[str], message: str) -> None:
+    result = run(*arguments)
     assert result.exit_code == 1
     # The console script prints these as one line.
     assert isinstance(result.exception, EnvError)
@@ -171,10 +171,10 @@ def test_an_own_class_in_the_working_directory_and_no_traceback(tmp_path: Path) 
         "from echoscope.envs.worlds.bandit import Bandit as Mine\n"
     )
 
-    def echoscope(*words: str) -> subprocess.CompletedProcess[str]:
+    def echoscope(*arguments: str) -> subprocess.CompletedProcess[str]:
         code = "from echoscope.cli import main; main()"
         return subprocess.run(
-            [sys.executable, "-P", "-c", code, "envs", *words],
+            [sys.executable, "-P", "-c", code, "envs", *arguments],
             capture_output=True,
             text=True,
             cwd=tmp_path,

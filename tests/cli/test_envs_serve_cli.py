@@ -37,7 +37,7 @@ def test_one_environment_takes_parameters_with_and_without_its_name(word: str) -
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["frozen_lak"], "did you mean 'frozen_lake'"),
         (["frozen_lake", "slip=x"], "slip is 'x', but must be a number"),
@@ -50,10 +50,10 @@ def test_one_environment_takes_parameters_with_and_without_its_name(word: str) -
     ],
 )
 def test_mistakes_are_one_line_errors(
-    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ECHOSCOPE_ENV_TOKEN", raising=False)
-    result = CliRunner().invoke(app, ["envs", "serve", *words, "--port", str(free_port())])
+    result = CliRunner().invoke(app, ["envs", "serve", *arguments, "--port", str(free_port())])
     assert result.exit_code == 1
     assert isinstance(result.exception, EnvError)
     assert message in str(result.exception)

@@ -16,15 +16,15 @@ from echoscope.store.writer import RunWriter
 PLAY = ["eval", "tiny", "--recipe", "frozen_lake"]
 
 
-def run(*words: str, code: int = 0) -> str:
-    answer = CliRunner().invoke(app, [*words])
+def run(*arguments: str, code: int = 0) -> str:
+    answer = CliRunner().invoke(app, [*arguments])
     assert answer.exit_code == code, answer.output
     return answer.output
 
 
 def test_json_has_every_k_and_the_interval(tmp_path: Path) -> None:
-    words = ["--tasks", "6", "--siblings", "2", "--json", "-o", str(tmp_path / "e")]
-    answer = json.loads(run(*PLAY, *words))
+    arguments = ["--tasks", "6", "--siblings", "2", "--json", "-o", str(tmp_path / "e")]
+    answer = json.loads(run(*PLAY, *arguments))
     (world,) = answer["worlds"]
     assert (answer["num_played"], answer["num_planned"], answer["status"]) == (12, 12, "finished")
     assert list(world["pass_at"]) == list(world["pass_all"]) == ["1", "2"]
@@ -71,8 +71,8 @@ def test_a_suite_is_compared_with_an_evaluation_of_the_players_own_tasks(tmp_pat
 
 @pytest.mark.long
 def test_a_suite_shows_the_gap_to_the_players_own_tasks(tmp_path: Path) -> None:
-    words = ["--suite", "generalisation", "--tasks", "2", "--json", "-o", str(tmp_path / "e")]
-    answer = json.loads(run("eval", "tiny", "--env", "sokoban", *words))
+    arguments = ["--suite", "generalisation", "--tasks", "2", "--json", "-o", str(tmp_path / "e")]
+    answer = json.loads(run("eval", "tiny", "--env", "sokoban", *arguments))
     success = {world["tag"]: world["success"]["value"] for world in answer["worlds"]}
     assert next(iter(success)) == "sokoban / in"
     for tag, gap in answer["gaps"].items():
@@ -82,19 +82,19 @@ def test_a_suite_shows_the_gap_to_the_players_own_tasks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (["eval"], "name who plays, or give --resume RUN"),
         (["eval", "tiny", "--resume", "x"], "--resume takes only a budget beside it"),
         ([*PLAY, "--max-cost", "1"], "--max-cost needs --price"),
     ],
 )
-def test_a_wrong_call_is_said(words: list[str], sentence: str) -> None:
-    assert sentence in " ".join(run(*words, code=2).replace("│", " ").split())
+def test_a_wrong_call_is_said(arguments: list[str], sentence: str) -> None:
+    assert sentence in " ".join(run(*arguments, code=2).replace("│", " ").split())
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (["eval", "tiny"], "name a world with --env"),
         (["eval", "tiny", "--env", "frozen_lak"], "frozen_lake"),
@@ -103,8 +103,8 @@ def test_a_wrong_call_is_said(words: list[str], sentence: str) -> None:
         ([*PLAY, "context.max_respons_tokens=3"], "context.max_respons_tokens"),
     ],
 )
-def test_a_wrong_setting_is_said(words: list[str], sentence: str, tmp_path: Path) -> None:
-    answer = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "e")])
+def test_a_wrong_setting_is_said(arguments: list[str], sentence: str, tmp_path: Path) -> None:
+    answer = CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "e")])
     assert sentence in str(answer.exception).lower().replace("'", "")
     assert not (tmp_path / "e").exists()
 

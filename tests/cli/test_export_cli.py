@@ -24,8 +24,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return make_run(tmp_path / "run", num_steps=2)
 
 
-def export(*words: str) -> Result:
-    return CliRunner().invoke(typer.main.get_command(app), ["export", "run", *words])
+def export(*arguments: str) -> Result:
+    return CliRunner().invoke(typer.main.get_command(app), ["export", "run", *arguments])
 
 
 def test_the_report(run: Path) -> None:
@@ -60,7 +60,7 @@ def mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("arguments", "line"),
     [
         ((), "Took 12 of 12 episodes (8 in training, 3 in evaluations, 1 on probe tasks)."),
         (("--split", "eval"), "Took 4 of 12 episodes (3 in evaluations, 1 on probe tasks)."),
@@ -75,8 +75,10 @@ def mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
     ids=["all", "eval", "best", "where"],
 )
-def test_the_report_counts_what_is_taken(mixed: Path, words: tuple[str, ...], line: str) -> None:
-    answer = export("--to", "messages", "-o", "out.jsonl", *words)
+def test_the_report_counts_what_is_taken(
+    mixed: Path, arguments: tuple[str, ...], line: str
+) -> None:
+    answer = export("--to", "messages", "-o", "out.jsonl", *arguments)
     assert answer.output.splitlines()[1:-1] == [line]
 
 
@@ -134,7 +136,7 @@ def test_the_help_describes_each_format_in_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
+    ("arguments", "part"),
     [
         (("--to", "messages", "-o", "out", "--steps", "1-2"), "must be A:B"),
         (("--to", "messages", "-o", "out", "--split", "test"), "must be train, eval or all"),
@@ -150,7 +152,7 @@ def test_the_help_describes_each_format_in_a_line() -> None:
     ],
     ids=["steps", "split", "format", "best", "margin", "run", "mistyped"],
 )
-def test_a_mistake(run: Path, words: tuple[str, ...], part: str) -> None:
-    answer = export(*words)
+def test_a_mistake(run: Path, arguments: tuple[str, ...], part: str) -> None:
+    answer = export(*arguments)
     assert part in str(answer.exception)
     assert not Path("out").exists()

@@ -27,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (["diagnose", "nosuch.log"], "error: nosuch.log: no such file or folder"),
         (["diagnose", "empty"], "error: empty: is empty"),
@@ -54,8 +54,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
     ],
 )
-def test_an_error_says_what_to_do(words: list[str], sentence: str, type_command: Typed) -> None:
-    answer = type_command(*words)
+def test_an_error_says_what_to_do(arguments: list[str], sentence: str, type_command: Typed) -> None:
+    answer = type_command(*arguments)
     assert answer.code != 0
     assert sentence in " ".join(answer.err.split())
 

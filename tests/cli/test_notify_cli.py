@@ -33,7 +33,7 @@ def test_a_target_that_fails_is_exit_code_1(
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         (["notify", "test", "demo"], "diagnostics.notify.targets is empty"),
         (["train", "demo", TARGET], "environment variable ECHOSCOPE_TEST_HOOK, which is not set"),
@@ -44,7 +44,7 @@ def test_a_target_that_fails_is_exit_code_1(
     ],
 )
 def test_what_cannot_be_told_is_one_sentence_before_anything_starts(
-    words: list[str],
+    arguments: list[str],
     expected: str,
     type_command: Typed,
     monkeypatch: pytest.MonkeyPatch,
@@ -52,7 +52,7 @@ def test_what_cannot_be_told_is_one_sentence_before_anything_starts(
 ) -> None:
     monkeypatch.delenv("ECHOSCOPE_TEST_HOOK", raising=False)
     monkeypatch.chdir(tmp_path)
-    answer = type_command(*words)
+    answer = type_command(*arguments)
     assert answer.code != 0
     assert expected in answer.err
     assert "Traceback" not in answer.err

@@ -13,8 +13,8 @@ from echoscope.cli.plugins import app
 from echoscope.text import user_code
 
 
-def run(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
 
 
 def test_the_list_names_kinds_and_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

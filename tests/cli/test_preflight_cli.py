@@ -27,15 +27,15 @@ def test_a_run_worth_starting(type_command: Command, config_file: Path) -> None:
 
 
 def test_json(type_command: Command, config_file: Path) -> None:
-    words = ("--config", config_file, "--groups", "2", "--json", "steps=7")
-    answer = json.loads(type_command("preflight", *words).out)
+    arguments = ("--config", config_file, "--groups", "2", "--json", "steps=7")
+    answer = json.loads(type_command("preflight", *arguments).out)
     assert answer["go"] is False
     assert answer["cost"]["steps"] == 7
     assert answer["numbers"]["num_groups"] == 2
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "message"),
+    ("arguments", "code", "message"),
     [
         ((), 2, "name a recipe"),
         (("sokobann",), 1, "did you mean 'sokoban'"),
@@ -43,8 +43,10 @@ def test_json(type_command: Command, config_file: Path) -> None:
         (("demo", "envs.group_size=1"), 1, "must be at least 2"),
     ],
 )
-def test_mistakes(type_command: Command, words: tuple[str, ...], code: int, message: str) -> None:
-    answer = type_command("preflight", *words)
+def test_mistakes(
+    type_command: Command, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    answer = type_command("preflight", *arguments)
     assert answer.code == code
     assert message in answer.err
 
@@ -55,8 +57,8 @@ def test_an_expert_is_one_that_knows_a_way() -> None:
 
 
 def test_commands_keep_what_was_typed() -> None:
-    words = ["envs.train.0.env=bandit", "steps=9"]
-    changed = train_command("demo", Path("my run.yaml"), words, {"steps": 5, "model.x": True})
+    overrides = ["envs.train.0.env=bandit", "steps=9"]
+    changed = train_command("demo", Path("my run.yaml"), overrides, {"steps": 5, "model.x": True})
     assert changed == (
         "echoscope train demo --config 'my run.yaml' envs.train.0.env=bandit steps=5 model.x=true"
     )

@@ -48,8 +48,8 @@ def test_what_cannot_be_printed_is_one_line(
 
 
 def test_a_huge_limit_is_all_rows(run: Path, type_command: Type) -> None:
-    words = ("SELECT step FROM steps", "--format", "csv", "--limit", "9" * 30)
-    assert type_command("query", run, *words).out == "step\n0\n1\n2\n"
+    arguments = ("SELECT step FROM steps", "--format", "csv", "--limit", "9" * 30)
+    assert type_command("query", run, *arguments).out == "step\n0\n1\n2\n"
 
 
 def test_a_query_ends_with_its_time_and_says_how_to_give_more(

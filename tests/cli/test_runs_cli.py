@@ -10,14 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from alarm_events import alarm_event
 from made_evaluation import make_evaluation
 from trajectories import make_trajectory
 
 from echoscope.cli import main
 from echoscope.store.records import (
-    Alarm,
-    AlarmSeverity,
-    AlarmState,
     CommandAck,
     CommandAction,
     CommandOutcome,
@@ -139,21 +137,21 @@ COMMAND = (
 )
 
 
-def typed(words: tuple[str, ...], path: Path) -> list[str]:
+def typed(arguments: tuple[str, ...], path: Path) -> list[str]:
     names = {"RUN": str(path), "ROOT": str(path.parent)}
-    return [names.get(word, word) for word in words]
+    return [names.get(word, word) for word in arguments]
 
 
-@pytest.mark.parametrize("words", READS.values(), ids=READS)
+@pytest.mark.parametrize("arguments", READS.values(), ids=READS)
 @pytest.mark.parametrize("is_live", [False, True])
 def test_a_command_of_401_digits_stops_no_reader(
-    words: tuple[str, ...], is_live: bool, echoscope: Run, run_path: Path
+    arguments: tuple[str, ...], is_live: bool, echoscope: Run, run_path: Path
 ) -> None:
     """`commands/0.json` with such a time made each of them end with a traceback."""
     writer = RunWriter.resume(run_path, from_step=1, is_packing=False) if is_live else None
     post(run_path, new_command(run_path.name, "checkpoint"))
     (run_path / "commands" / "0.json").write_text(COMMAND.replace("ISSUED_AT", "9" * 401))
-    code, out, err = echoscope(*typed(words, run_path))
+    code, out, err = echoscope(*typed(arguments, run_path))
     assert (code, err) == (0, "")
     assert out.strip()
     if writer is not None:
@@ -206,11 +204,11 @@ def test_a_bad_run_is_refused_by_itself(
     assert "first" in out
     # A folder whose run.json is no file is no run.
     assert "bad" in out + err or not (bad / "run.json").is_file()
-    for words in READS.values():
-        assert echoscope(*typed(words, run_path))[0] == 0
-        code, out, err = echoscope(*typed(words, bad))
+    for arguments in READS.values():
+        assert echoscope(*typed(arguments, run_path))[0] == 0
+        code, out, err = echoscope(*typed(arguments, bad))
         is_refused = code == 1 and err.startswith("error: ") and err.count("\n") == 1
-        assert is_refused or code == 0, (words, code, err)
+        assert is_refused or code == 0, (arguments, code, err)
 
 
 def test_list_uses_the_folder_runs(
@@ -309,7 +307,7 @@ def test_every_command_says_in_one_line_that_there_is_no_run(
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("command", "code"),
     [
         ("diagnose {}", 4),
         ("ctl {} status", 1),
@@ -329,17 +327,17 @@ def test_a_run_typed_without_the_folder_runs_is_shown_the_way(
     tmp_path: Path,
     run_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    words: str,
+    command: str,
     code: int,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_path == tmp_path / "runs" / "first"
     for typed, meant in (("first", "runs/first"), ("run/first", "runs/first")):
-        answer = echoscope(*words.format(typed).split())
+        answer = echoscope(*command.format(typed).split())
         message = f"error: there is no run `{typed}` here; did you mean `{meant}`?\n"
         assert answer == (code, "", message)
     monkeypatch.chdir(tmp_path / "runs")
-    answer = echoscope(*words.format("runs/first").split())
+    answer = echoscope(*command.format("runs/first").split())
     assert answer[2] == "error: there is no run `runs/first` here; did you mean `first`?\n"
 
 
@@ -462,11 +460,17 @@ def test_the_list_shows_verdict_and_parent(echoscope: Run, tmp_path: Path) -> No
                 run_id=name, step=10 * (step + 1), phase="eval", policy_version=0, wall_time=1.0,
                 values=values, durations_s={},
             )  # fmt: skip
-            alarm = Alarm(
-                alarm_id="a", rule="LOW_SUCCESS", severity=AlarmSeverity.CRITICAL,
-                state=AlarmState.RAISED, step=20, onset_step=12, metric="", value=rate,
-                baseline=None, threshold=0.3, window=1, message="", advice="",
-            )  # fmt: skip
+            alarm = alarm_event(
+                "a",
+                20,
+                "critical",
+                rule="LOW_SUCCESS",
+                onset_step=12,
+                metric="",
+                value=rate,
+                threshold=0.3,
+                message="",
+            )
             alarms = [alarm] if name != "child" and step == 1 else []
             writer.commit_step(metrics=[metrics], trajectories=[], alarms=alarms)
         writer.close(status="finished")

@@ -17,12 +17,12 @@ from echoscope.cli import main, sft
 SETTINGS = ("--iterations", "4", "--batch-episodes", "4")
 
 
-def echoscope(*words: str) -> tuple[int, str, str]:
+def echoscope(*arguments: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of one command, in this process."""
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["echoscope", *words])
+        patch.setattr(sys, "argv", ["echoscope", *arguments])
         try:
             main()
         except SystemExit as stop:
@@ -48,8 +48,8 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_demonstrations_are_one_json_object_a_line(demos: Path) -> None:
     rows = [json.loads(line) for line in demos.read_text().splitlines()]
     assert len(rows) == 24
-    wanted = {"env", "params", "env_seed", "noise_seed", "messages", "success"}
-    assert all(set(row) == wanted for row in rows)
+    keys = {"env", "params", "env_seed", "noise_seed", "messages", "success"}
+    assert all(set(row) == keys for row in rows)
     assert rows[0]["messages"][0]["role"] == "user"
 
 
@@ -76,7 +76,7 @@ def test_train_then_adapt_then_merge(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (("generate", "frozen_lak", "-o", "x.jsonl"), "did you mean 'frozen_lake'?"),
         (("generate", "bandit", "--careful", "much", "-o", "x.jsonl"), "--careful is 'much'"),
@@ -95,10 +95,10 @@ def test_train_then_adapt_then_merge(
     ],
 )
 def test_mistakes_are_one_line(
-    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = echoscope("sft", *words)
+    code, out, err = echoscope("sft", *arguments)
     assert code == 1
     assert out == ""
     assert err.count("\n") == 1
@@ -137,8 +137,8 @@ def test_an_environment_beside_the_user_is_found_as_by_train(
     monkeypatch.chdir(tmp_path)
     command = [sys.executable, "-P", "-m", "echoscope", "sft", "generate"]
     for target in ("own.yaml", "own_arms:OwnArms"):
-        words = [*command, target, "-o", "demos.jsonl", "--episodes", "3"]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        arguments = [*command, target, "-o", "demos.jsonl", "--episodes", "3"]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         assert len((tmp_path / "demos.jsonl").read_text().splitlines()) == 3
 

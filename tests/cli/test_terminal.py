@@ -49,7 +49,7 @@ def test_a_bar_is_seen_from_its_first_report_on(
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("arguments", "code"),
     [
         (("--help",), 0),
         pytest.param(("--version",), 0, marks=pytest.mark.long),
@@ -61,12 +61,17 @@ def test_a_bar_is_seen_from_its_first_report_on(
     ],
 )
 def test_whoever_reads_only_the_head_hears_of_no_failure(
-    tmp_path: Path, words: tuple[str, ...], code: int
+    tmp_path: Path, arguments: tuple[str, ...], code: int
 ) -> None:
     run = make_run(tmp_path / "a", 3)
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, "-m", "echoscope", *(str(run) if w == "RUN" else w for w in words)]
+    command = [
+        sys.executable,
+        "-m",
+        "echoscope",
+        *(str(run) if w == "RUN" else w for w in arguments),
+    ]
     ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert ended.returncode == code

@@ -87,9 +87,9 @@ def test_the_commands_it_names_work(config_file: Path, root: Path, type_command:
 
 @pytest.mark.long
 def test_learning_from_a_stored_run(config_file: Path, root: Path, type_command: Type) -> None:
-    words = ("train", "--headless", "--config", config_file, "steps=2")
-    type_command(*words, "-o", root / "source")
-    answer = type_command(*words, "-o", root / "offline", "--from-run", root / "source")
+    arguments = ("train", "--headless", "--config", config_file, "steps=2")
+    type_command(*arguments, "-o", root / "source")
+    answer = type_command(*arguments, "-o", root / "offline", "--from-run", root / "source")
     assert answer.code == 0, answer.err
     rows = open_run(root / "offline").sql("select distinct source from trajectories order by 1")
     sources = [source for source in rows.column("source").to_pylist() if source]
@@ -110,9 +110,9 @@ def test_a_world_beside_the_user(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
-    words = ("envs.train=[{env: 'beside_me:Mine', groups: 2}]", "envs.eval=[]", "steps=1")
+    arguments = ("envs.train=[{env: 'beside_me:Mine', groups: 2}]", "envs.eval=[]", "steps=1")
     answer = type_command(
-        "train", "--headless", "--config", config_file, "-o", root / "mine", *words
+        "train", "--headless", "--config", config_file, "-o", root / "mine", *arguments
     )
     assert answer.code == 0, answer.err
     sys.modules.pop("beside_me")
@@ -125,7 +125,7 @@ def test_a_world_beside_the_user(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (("frozenlake",), "unknown recipe 'frozenlake'; did you mean 'frozen_lake'?"),
         (("frozen_lake", "optim.lrr=1"), "unknown key 'optim.lrr'; did you mean 'lr'?"),
@@ -144,11 +144,11 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     tiny_model: Path,
     type_command: Type,
     monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...],
+    arguments: tuple[str, ...],
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    answer = type_command("train", "--headless", *words)
+    answer = type_command("train", "--headless", *arguments)
     assert answer.code == 1
     assert answer.out == ""
     assert answer.err.startswith("error: ")
@@ -158,7 +158,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         (),
         ("--resume", ".", "frozen_lake"),
@@ -167,23 +167,23 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     ],
 )
 def test_words_that_do_not_go_together_are_usage_mistakes(
-    type_command: Type, words: tuple[str, ...]
+    type_command: Type, arguments: tuple[str, ...]
 ) -> None:
-    answer = type_command("train", *words)
+    answer = type_command("train", *arguments)
     assert answer.code == 2
     assert "recipe" in answer.err or "--resume takes only" in answer.err
 
 
 @pytest.mark.long
 def test_a_second_trainer_is_one_line(config_file: Path, root: Path, type_command: Type) -> None:
-    words = ("train", "--headless", "--config", config_file, "-o", root / "run", "steps=1")
-    assert type_command(*words).code == 0
+    arguments = ("train", "--headless", "--config", config_file, "-o", root / "run", "steps=1")
+    assert type_command(*arguments).code == 0
     with RunWriter.resume(root / "run", from_step=1):
         answer = type_command("train", "--headless", "--resume", root / "run", "steps=2")
     assert answer.code == 1
     assert "another process is writing this run" in answer.err
     assert answer.err.count("\n") == 1
-    again = type_command(*words)
+    again = type_command(*arguments)
     assert again.code == 1
     assert "already holds a run; choose another name, or resume it" in again.err
 
@@ -208,12 +208,12 @@ def test_a_run_that_fails_has_exit_code_one(
 # -- Ctrl-C --------------------------------------------------------------------------------------
 
 
-def start(config_file: Path, path: Path, *words: str, ready: str) -> TrainerProcess:
+def start(config_file: Path, path: Path, *arguments: str, ready: str) -> TrainerProcess:
     path.parent.mkdir(exist_ok=True)
     trainer = TrainerProcess(
         path.with_suffix(".log"),
         echoscope,
-        *("train", "--headless", "--config", str(config_file), "-o", str(path), *LONG, *words),
+        *("train", "--headless", "--config", str(config_file), "-o", str(path), *LONG, *arguments),
     )
     trainer.wait_for(ready)
     return trainer

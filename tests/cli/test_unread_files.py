@@ -103,17 +103,17 @@ def test_files_that_are_not_taken_are_counted_and_named(
     for number in range(5):
         (folder / f"part{number}.py").write_text("x = 1")
     (folder / "config.json").write_text('{"lr": 1e-5}')
-    said = type_command("import", "in").out.splitlines()
-    assert any(line.startswith("Refused code.pkl: this pickle asks for posix") for line in said)
-    assert said.count("Passed over empty.jsonl: is empty.") == 1
-    assert "Passed over prose.txt: neither rollouts nor metrics of a known form." in said
+    lines = type_command("import", "in").out.splitlines()
+    assert any(line.startswith("Refused code.pkl: this pickle asks for posix") for line in lines)
+    assert lines.count("Passed over empty.jsonl: is empty.") == 1
+    assert "Passed over prose.txt: neither rollouts nor metrics of a known form." in lines
     assert (
         "Passed over 6 files (part0.py, part1.py, part2.py, part3.py ...): code, pictures, weights "
         "or documents, by their ending."
-    ) in said
-    assert "Passed over config.json: a single row without a step." in said
+    ) in lines
+    assert "Passed over config.json: a single row without a step." in lines
     judged = " ".join(type_command("diagnose", "in").out.split())
-    for line in said:
+    for line in lines:
         if line.startswith(("Refused", "Passed")):
             assert f"note: {line[0].lower()}{line[1:].rstrip('.')}" in judged
     report = json.loads(type_command("import", "in", "-o", "again", "--json").out)
@@ -151,7 +151,7 @@ def test_the_exit_codes_of_import_are_those_of_the_docs(
         ("one.jsonl", "--map", "reward"): 2,
         ("one.jsonl", "--nosuch"): 2,
     }
-    assert {words: type_command("import", *words).code for words in codes} == codes
+    assert {arguments: type_command("import", *arguments).code for arguments in codes} == codes
     docs = (Path(__file__).parents[2] / "docs" / "importing.md").read_text()
     for code in sorted(set(codes.values())):
         assert f"\n| {code} | " in docs

@@ -50,13 +50,13 @@ def watch(
     """Calls `echoscope watch` in the folder of the test."""
     monkeypatch.chdir(tmp_path)
 
-    def call(*words: str, text: str | None = None, command: str = "watch") -> Called:
+    def call(*arguments: str, text: str | None = None, command: str = "watch") -> Called:
         given = tmp_path / "stdin"
         given.write_text(text or "")
         with given.open() as stdin:
             monkeypatch.setattr(sys, "stdin", stdin)
             with pytest.raises(SystemExit) as ended:
-                main(lambda: app([command, *words]))
+                main(lambda: app([command, *arguments]))
         printed = capfd.readouterr()
         return Called(int(ended.value.code or 0), printed.out, printed.err)
 
@@ -171,8 +171,8 @@ def test_an_alarm_ends_the_watch(tmp_path: Path, watch: Watched) -> None:
 
 def test_people_are_told_by_the_usual_targets(tmp_path: Path, watch: Watched) -> None:
     old(tmp_path / "train.log", verl(range(1, 60), lost_from=30))
-    words = ("train.log", "-o", "r", "--once", "--notify", "command:cat >> told.jsonl")
-    watch(*words)
+    arguments = ("train.log", "-o", "r", "--once", "--notify", "command:cat >> told.jsonl")
+    watch(*arguments)
     (line,) = (tmp_path / "told.jsonl").read_text().splitlines()
     message = json.loads(line.strip())
     assert message["state"] in ("collapsed", "collapsing")
@@ -205,7 +205,7 @@ def test_ctrl_c_ends_with_the_verdict(tmp_path: Path, watch: Watched) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (("x", "--notify", "slack:NOT_SET"), "run: export NOT_SET=ADDRESS"),
         (("x", "--notify", "slack"), "a target of notify is an address, but must be desktop"),
@@ -216,10 +216,10 @@ def test_ctrl_c_ends_with_the_verdict(tmp_path: Path, watch: Watched) -> None:
     ],
 )
 def test_what_cannot_be_watched_like_that_is_one_sentence(
-    watch: Watched, words: tuple[str, ...], sentence: str
+    watch: Watched, arguments: tuple[str, ...], sentence: str
 ) -> None:
     Path("x").touch()
-    code, _, errors = watch(*words, "--once")
+    code, _, errors = watch(*arguments, "--once")
     assert code == 1
     assert sentence in errors
     assert "h/x" not in errors  # an address may be a secret

@@ -18,8 +18,8 @@ def run(recorded_root: Path) -> Path:
 
 
 def test_a_table_and_sentences(type_command: Command, run: Path) -> None:
-    words = ("--set", "selection.strategy=top_k_abs", "--set", "selection.value=1")
-    answer = type_command("whatif", run, *words)
+    arguments = ("--set", "selection.strategy=top_k_abs", "--set", "selection.value=1")
+    answer = type_command("whatif", run, *arguments)
     assert answer.code == 0
     assert "would keep: 4 of 8 groups (50 %)" in answer.out
     assert "the run kept: 8 of 8 groups (100 %), 100 % of the reward std" in answer.out
@@ -32,8 +32,8 @@ def test_without_settings_the_runs_own(type_command: Command, run: Path) -> None
 
 
 def test_json(type_command: Command, run: Path) -> None:
-    words = ("--set", "selection.strategy=top_k", "--set", "selection.value=0.5", "--json")
-    answer = json.loads(type_command("whatif", run, *words, "--steps", "2").out)
+    arguments = ("--set", "selection.strategy=top_k", "--set", "selection.value=0.5", "--json")
+    answer = json.loads(type_command("whatif", run, *arguments, "--steps", "2").out)
     (step,) = answer["steps"]
     assert step["step"] == 2
     assert step["settings"]["strategy"] == "top_k"
@@ -44,7 +44,7 @@ def test_json(type_command: Command, run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (("--set", "selection.valu=1"), "did you mean 'selection.value'"),
         (("--set", "optim.lr=1"), "no setting of the selection"),
@@ -52,9 +52,9 @@ def test_json(type_command: Command, run: Path) -> None:
     ],
 )
 def test_mistakes_are_one_line(
-    type_command: Command, run: Path, words: tuple[str, ...], message: str
+    type_command: Command, run: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    answer = type_command("whatif", run, *words)
+    answer = type_command("whatif", run, *arguments)
     assert answer.code == 1
     assert message in answer.err
     assert answer.err.count("\n") == 1

@@ -253,10 +253,10 @@ def test_what_is_no_model_is_refused_in_one_sentence(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     folder = make_model()
-    spoil, words = REFUSED[case]
+    spoil, sentence = REFUSED[case]
     spoil(folder)
     capfd.readouterr()
-    with pytest.raises((ConfigError, ChatFormatError), match=words) as caught:
+    with pytest.raises((ConfigError, ChatFormatError), match=sentence) as caught:
         start(make_config(f"model.path={folder}"), tmp_path / "run", SilentEvents())
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
@@ -280,15 +280,15 @@ def test_a_tokenizer_with_more_ids_than_the_model_has_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "sentence"),
     [
         ("weights.gguf", "is a GGUF file, which is made for sampling"),
         ("model.safetensors", "is a file; name the folder that holds config.json"),
     ],
 )
-def test_a_file_in_place_of_a_folder(tmp_path: Path, name: str, words: str) -> None:
+def test_a_file_in_place_of_a_folder(tmp_path: Path, name: str, sentence: str) -> None:
     (tmp_path / name).write_bytes(b"GGUF")
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=sentence):
         resolve_model(str(tmp_path / name))
 
 

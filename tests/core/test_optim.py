@@ -223,7 +223,7 @@ def clone(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    assert one.keys() == other.keys()
-    for name in one:
-        assert torch.equal(one[name], other[name]), name
+def assert_same(first: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert first.keys() == other.keys()
+    for name in first:
+        assert torch.equal(first[name], other[name]), name

@@ -287,8 +287,8 @@ FORMS: Mapping[str, Callable[[Path, Sequence[Episode]], None]] = {
 
 def written(folder: Path, form: str, *, is_collapsing: bool) -> tuple[Path, dict[str, Meaning]]:
     FORMS[form](folder, list(episodes(is_collapsing=is_collapsing)))
-    words = MAPPED if form == "unknown_form" else ()
-    return folder, parse_map(words, known_keys(), has_rollouts=True)
+    entries = MAPPED if form == "unknown_form" else ()
+    return folder, parse_map(entries, known_keys(), has_rollouts=True)
 
 
 def table_of(folder: Path, mapping: Mapping[str, Meaning]) -> MetricTable:

@@ -58,10 +58,10 @@ def run(
     scorer: Callable[[], TableScorer] | None = None,
 ) -> tuple[dict[int, StepMeasurements], list[str]]:
     """Everything measured, by step, and everything said."""
-    said: list[str] = []
-    monitor = monitor or Monitor(config, run_id="run", on_message=said.append)
+    messages: list[str] = []
+    monitor = monitor or Monitor(config, run_id="run", on_message=messages.append)
     tools = Instruments(scorer=scorer or (lambda: Costly(cost)), decode=decode, gradients=gradients)
-    return {step: monitor.measure(step, ROLLOUTS, config, tools) for step in steps}, said
+    return {step: monitor.measure(step, ROLLOUTS, config, tools) for step in steps}, messages
 
 
 def steps_with(by_step: dict[int, StepMeasurements], key: str) -> list[int]:
@@ -69,7 +69,7 @@ def steps_with(by_step: dict[int, StepMeasurements], key: str) -> list[int]:
 
 
 def test_default_cadence() -> None:
-    by_step, said = run(UNLIMITED, range(1, 31))
+    by_step, messages = run(UNLIMITED, range(1, 31))
     assert steps_with(by_step, "reward/solved_frac") == list(range(1, 31))
     assert steps_with(by_step, "text/retrieval_accuracy") == list(range(1, 31, 2))
     assert steps_with(by_step, "info/first_turn/dependence") == [1, 6, 11, 16, 21, 26]
@@ -78,7 +78,7 @@ def test_default_cadence() -> None:
     assert [record.kind for record in by_step[25].records] == ["text", "gradients"]
     assert by_step[1].information.keys() == {trajectory.id for trajectory in TRAJECTORIES}
     assert by_step[2].information == {}
-    assert said == []
+    assert messages == []
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_what_exceeds_its_budget_is_measured_less_often() -> None:
     Scoring 2 T tokens counts 2.75 times, 5.5 T: the budget of 10.6 steps.
     """
     config = DiagnosticsConfig(budget_frac=0.1)
-    by_step, said = run(config, range(1, 26), cost=2 * NUM_TOKENS)
+    by_step, messages = run(config, range(1, 26), cost=2 * NUM_TOKENS)
     assert steps_with(by_step, "info/first_turn/dependence") == [1, 12, 23]
-    assert said == [
+    assert messages == [
         "information: measured every 11 steps instead of 5 while nothing changes, to stay within "
         "diagnostics.budget_frac"
     ]
@@ -137,7 +137,7 @@ def test_a_failure_is_nan_and_said_once_until_it_is_another() -> None:
         raise MemoryError(reason)
 
     config = DiagnosticsConfig(gradient=GradientConfig(every=1), budget_frac=0.6)
-    by_step, said = run(config, range(1, 7), gradients=fail)
+    by_step, messages = run(config, range(1, 7), gradients=fail)
     assert steps_with(by_step, "gradient/policy/all/norm") == [
         1,
         2,
@@ -147,7 +147,7 @@ def test_a_failure_is_nan_and_said_once_until_it_is_another() -> None:
     ]  # 1.75 T of 1.68 T
     norms = [by_step[step].values["gradient/policy/all/norm"] for step in (1, 2, 3, 4, 6)]
     np.testing.assert_array_equal(norms, [math.nan, math.nan, math.nan, 2.0, math.nan])
-    assert said == [
+    assert messages == [
         "step 1: no gradients, MemoryError: full",
         "step 3: no gradients, MemoryError: full again",
         "gradients: measured every 2 steps instead of 1, to stay within diagnostics.budget_frac",
@@ -159,20 +159,20 @@ def test_a_scorer_that_cannot_be_built_leaves_every_key_nan() -> None:
     def refuse() -> TableScorer:
         raise ScoringError("temperature is 0")
 
-    by_step, said = run(UNLIMITED, range(1, 12), scorer=refuse)
+    by_step, messages = run(UNLIMITED, range(1, 12), scorer=refuse)
     good, _ = run(UNLIMITED, range(1, 2))
     keys = {key for key in good[1].values if key.startswith("info/")}
     assert steps_with(by_step, "info/first_turn/dependence") == [1, 6, 11]  # not at each step
     assert all(math.isnan(by_step[6].values[key]) for key in keys)
-    assert said == ["step 1: no information, ScoringError: temperature is 0"]
+    assert messages == ["step 1: no information, ScoringError: temperature is 0"]
 
 
 def test_alarms_that_cannot_be_judged_do_not_end_the_run() -> None:
-    said: list[str] = []
-    monitor = Monitor(UNLIMITED, run_id="run", on_message=said.append)
+    messages: list[str] = []
+    monitor = Monitor(UNLIMITED, run_id="run", on_message=messages.append)
     assert monitor.judge(3, {"rollout/success_rate": 0.5}) == []
     assert monitor.judge(2, {}) == []
-    assert said == [
+    assert messages == [
         "step 2: no alarms, ValueError: step 2 follows step 3: feed steps in order, once"
     ]
 

@@ -43,7 +43,7 @@ class Machine:
     speed: float = math.inf
     stops_at: float = math.inf
     now: float = 0.0
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     progress: list[tuple[str, int, int]] = field(default_factory=list)
 
     def tools(self, step: int, *, rollout_s: float, num_steps: int = 100) -> Instruments:
@@ -99,7 +99,9 @@ class Machine:
         }
 
     def monitor(self, config: DiagnosticsConfig) -> Monitor:
-        return Monitor(config, run_id="run", on_message=self.said.append, clock=lambda: self.now)
+        return Monitor(
+            config, run_id="run", on_message=self.messages.append, clock=lambda: self.now
+        )
 
 
 def measured_at(runs: dict[int, StepMeasurements], key: str = KEY) -> list[int]:
@@ -113,11 +115,11 @@ def test_what_costs_more_than_the_budget_is_not_made_at_the_first_step() -> None
     assert machine.now == 0
     assert math.isnan(runs[1].values[KEY])
     assert KEY not in runs[2].values  # said once
-    (said,) = machine.said
-    assert said.startswith("step 1: information was not measured: it would take about ")
+    (message,) = machine.messages
+    assert message.startswith("step 1: information was not measured: it would take about ")
     # Scoring takes 4.2 times the tokens of the rollouts: 35 min, the budget of 167 steps.
-    assert "35 min, and diagnostics.budget_frac=0.025 allows 13 s so far. " in said
-    assert "It is measured at about step 168; a larger budget_frac" in said
+    assert "35 min, and diagnostics.budget_frac=0.025 allows 13 s so far. " in message
+    assert "It is measured at about step 168; a larger budget_frac" in message
 
 
 def test_a_run_that_ends_before_is_told_so() -> None:
@@ -126,7 +128,7 @@ def test_a_run_that_ends_before_is_told_so() -> None:
     machine.measure(range(1, 2), config, rollout_s=500, num_steps=20)
     assert (
         "It is not measured in this run; a larger budget_frac measures it earlier"
-        in machine.said[0]
+        in machine.messages[0]
     )
 
 
@@ -168,7 +170,7 @@ def test_a_stop_ends_what_is_expensive_and_whoever_resumes_measures_it() -> None
     runs = machine.measure(range(6, 7), config, rollout_s=500, monitor=monitor)
     assert math.isnan(runs[6].values[KEY])
     assert machine.now < 500  # the pass under way
-    assert machine.said[-1] == (
+    assert machine.messages[-1] == (
         "step 6: information was not measured: it was cut off, because the run is to stop"
     )
     resumed = Machine(speed=NUM_TOKENS / 500)
@@ -193,7 +195,7 @@ def test_what_takes_far_longer_than_expected_is_cut_off() -> None:
     assert math.isnan(runs[1].values[KEY])
     whole_s = machine.progress[0][2] / machine.speed
     assert CUT_OFF * CHEAP_S < machine.now < whole_s / 4  # the first prompt's passes were under way
-    assert "step 1: no information: it was cut off after " in machine.said[0]
+    assert "step 1: no information: it was cut off after " in machine.messages[0]
     spent = machine.now
     machine.measure(range(2, 20), config, rollout_s=1, monitor=monitor)
     assert machine.now == spent  # its speed is known now

@@ -1,16 +1,19 @@
-"""What the site builds from the code is complete: every world, every metric, every column."""
+"""What the site builds from the code is complete: every world, metric, column and setting."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from echoscope.cli import app
+from echoscope.core.config.loading import live_fields, load_config
 from echoscope.diagnostics.catalogue import METRICS
 from echoscope.diagnostics.judge.alarms import ALL_RULES
 from echoscope.envs import registry
@@ -70,6 +73,58 @@ def test_every_column_is_in_the_reference(hooks: ModuleType) -> None:
     for table in TABLES.values():
         section = built.split(f"\n### {table.name}\n")[1].split("\n### ")[0]
         assert re.findall(r"^\| `(\w+)` \|", section, re.M) == [c.name for c in table.columns]
+
+
+def leaves(values: Any, path: str) -> Iterator[str]:
+    """Dotted paths of the values of a configuration."""
+    if isinstance(values, dict) and values:
+        for name, value in values.items():
+            yield from leaves(value, f"{path}.{name}" if path else name)
+    elif isinstance(values, list) and values and isinstance(values[0], dict):
+        yield from leaves(values[0], f"{path}.0")
+    else:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def settings_page(hooks: ModuleType) -> str:
+    return str(hooks.on_page_markdown((ROOT / "docs" / "settings.md").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        *([f"engine.kind={kind}"] for kind in ("vllm", "openai", "ray")),
+        *([f"loss.kind={kind}"] for kind in ("gspo", "cispo")),
+        ["advantage.kind=bi_level_gae", "critic.kind=head"],
+        ["model.lora.rank=8", "reward.kl.coef=0.1"],
+    ],
+)
+def test_every_setting_of_a_run_is_on_the_page(overrides: list[str], settings_page: str) -> None:
+    config = load_config("bandit", overrides=overrides).model_dump(mode="json")
+    rows = set(re.findall(r"^\| `([\w.]+)` \|", settings_page, re.MULTILINE))
+    paths = {path.replace("envs.eval.", "envs.train.") for path in leaves(config, "")}
+    own_names = ("envs.train.0.params.", "recipe.", "diagnostics.alarms.actions.")
+    assert sorted(path for path in paths - rows if not path.startswith(own_names)) == []
+
+
+def test_the_page_of_settings_says_which_are_live(settings_page: str) -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \|.* \| (yes|) \| [^|]+ \|$", settings_page, re.MULTILINE)
+    assert {path for path, live in rows if live} == {*live_fields()}
+
+
+def test_each_setting_has_a_meaning(settings_page: str) -> None:
+    rows = [line for line in settings_page.splitlines() if line.startswith("| `")]
+    assert [row for row in rows if row.endswith("|  |")] == []
+
+
+def test_settings_of_the_page(settings_page: str) -> None:
+    assert (
+        "| `optim.lr` | number, more than 0, at most 10 | `1e-06` | yes "
+        "| Learning rate of the policy. |" in settings_page
+    )
+    assert settings_page.count("| `loss.clip_low` |") == 3  # each kind of loss has its own default
 
 
 def test_rules_reading(hooks: ModuleType) -> None:

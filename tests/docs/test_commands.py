@@ -100,10 +100,10 @@ RENAMED = {
 @dataclass(frozen=True, kw_only=True)
 class Line:
     page: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.page}: {' '.join(self.words)}"
+        return f"{self.page}: {' '.join(self.arguments)}"
 
 
 def _blocks(*languages: str) -> Iterator[tuple[str, str]]:
@@ -117,10 +117,15 @@ def _lines(program: str) -> list[Line]:
     lines = []
     for page, text in _blocks("", "bash"):
         for line in text.splitlines():
-            words = shlex.split(line.removeprefix("$ "), comments=True) if program in line else []
-            if words and words[0] == program:
+            arguments = (
+                shlex.split(line.removeprefix("$ "), comments=True) if program in line else []
+            )
+            if arguments and arguments[0] == program:
                 lines.append(
-                    Line(page=page, words=tuple(OPTIONAL.sub(r"\1", word) for word in words[1:]))
+                    Line(
+                        page=page,
+                        arguments=tuple(OPTIONAL.sub(r"\1", word) for word in arguments[1:]),
+                    )
                 )
     return lines
 
@@ -155,11 +160,11 @@ def recording_commands() -> tuple[Any, list[Parsed]]:
 
 
 @cache  # the names of tests need it, in every process that collects them
-def parse(words: tuple[str, ...]) -> Parsed:
+def parse(arguments: tuple[str, ...]) -> Parsed:
     """What the command line would call, without calling it."""
     top, calls = recording_commands()
     calls.clear()
-    answer = CliRunner().invoke(top, list(words))
+    answer = CliRunner().invoke(top, list(arguments))
     assert answer.exit_code == 0, answer.output
     (call,) = calls
     return call
@@ -199,13 +204,13 @@ def folder(make_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempP
 
 @pytest.mark.long
 def test_every_command_is_run_or_has_a_reason() -> None:
-    named = {parse(line.words).name for line in COMMANDS}
+    named = {parse(line.arguments).name for line in COMMANDS}
     assert named <= RUNS_FOR_REAL | ONLY_PARSED.keys()
 
 
 @pytest.mark.parametrize("line", COMMANDS, ids=str)
 def test_every_option_and_setting_of_a_command_exists(line: Line) -> None:
-    call = parse(line.words)
+    call = parse(line.arguments)
     overrides = [*(call.params.get("overrides") or ()), *(call.params.get("settings") or ())]
     if call.name in ("train", "preflight", "demo", "config show"):
         recipe = call.params.get("recipe") or "demo"
@@ -224,22 +229,22 @@ def test_every_option_and_setting_of_a_command_exists(line: Line) -> None:
     [
         line
         for line in COMMANDS
-        if parse(line.words).name in RUNS_FOR_REAL
-        and not set(line.words) & {*NEEDS_WEIGHTS}
-        and not any(word.startswith(ELSEWHERE) for word in line.words)
-        and "repl=build/lean" not in line.words  # needs what `make test-lean` unpacks
+        if parse(line.arguments).name in RUNS_FOR_REAL
+        and not set(line.arguments) & {*NEEDS_WEIGHTS}
+        and not any(word.startswith(ELSEWHERE) for word in line.arguments)
+        and "repl=build/lean" not in line.arguments  # needs what `make test-lean` unpacks
     ],
     ids=str,
 )
 def test_a_command_runs(line: Line, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    words = ["runs/RUN" if word == "runs/..." else word for word in line.words]
-    if "--steps" in words:
-        words[words.index("--steps") + 1] = "1:3"
-    if words[0] == "report":
-        words.append("--overwrite")
-    answer = CliRunner().invoke(command_tree(app), words)
-    codes = VERDICT_CODES.get(words[0], {0})
+    arguments = ["runs/RUN" if word == "runs/..." else word for word in line.arguments]
+    if "--steps" in arguments:
+        arguments[arguments.index("--steps") + 1] = "1:3"
+    if arguments[0] == "report":
+        arguments.append("--overwrite")
+    answer = CliRunner().invoke(command_tree(app), arguments)
+    codes = VERDICT_CODES.get(arguments[0], {0})
     assert answer.exit_code in codes, f"{answer.output}\n{answer.exception!r}"
 
 
@@ -247,7 +252,7 @@ def test_a_command_runs(line: Line, folder: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_make_target_exists(line: Line) -> None:
     """They train, measure or test for minutes: make only says what it would do."""
     done = subprocess.run(
-        ["make", "-n", *line.words], cwd=ROOT, capture_output=True, text=True, check=False
+        ["make", "-n", *line.arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 

@@ -47,17 +47,17 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.docs
 @pytest.mark.parametrize(
-    "words",
+    "command",
     [
         *CHECKS,
         "plugins check reward my_parts:brevity",
         "plugins check observer my_parts:FirstActions",
     ],
 )
-def test_each_passes_its_checks(words: str, parts: Path) -> None:
-    answer = CliRunner().invoke(typer.main.get_command(app), shlex.split(words))
+def test_each_passes_its_checks(command: str, parts: Path) -> None:
+    answer = CliRunner().invoke(typer.main.get_command(app), shlex.split(command))
     assert answer.exit_code == 0, answer.output
-    is_table = words.startswith("plugins check environment")  # the table of `envs check`
+    is_table = command.startswith("plugins check environment")  # the table of `envs check`
     assert ("my_module:Guess  yes        13 passed" if is_table else ": ok (") in answer.output
 
 
@@ -69,10 +69,10 @@ def test_all_of_them_train_together(
     (text,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     settings = yaml.safe_load(text)
     assert settings.pop("extends") == "frozen_lake"
-    words = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     config = make_config(
         *("steps=2", "diagnostics.enabled=false", "envs.eval=[]", "checkpoint.every=0"),
-        *words,
+        *overrides,
         # An untrained policy never succeeds, writes short replies, and every token is unlikely.
         *("selection.params.least=0", "reward.shaping.0.params.limit=15", "loss.params.floor=0"),
     )
@@ -86,5 +86,5 @@ def test_the_table_names_settings_that_exist(make_config: Callable[..., RunConfi
     rows = re.findall(r"^\| [a-z ]+ \| `([^`]+)` \| ", PAGE, re.MULTILINE)
     assert len(rows) == 6
     for row in rows:
-        words = re.split(r" (?=[a-z]+\.[a-z]+=)", row)
-        make_config(*words)
+        overrides = re.split(r" (?=[a-z]+\.[a-z]+=)", row)
+        make_config(*overrides)

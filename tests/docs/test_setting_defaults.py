@@ -72,9 +72,9 @@ def test_there_are_tables_of_every_page_with_engines() -> None:
 @pytest.mark.parametrize(("page", "names", "default"), TABLES)
 def test_a_default_on_a_page_is_the_setting_s(page: str, names: str, default: str) -> None:
     settings = full_names(names)
-    words = [default] if len(settings) == 1 else default.split(", ")
-    assert len(words) == len(settings)
-    for setting, word in zip(settings, words, strict=True):
+    defaults = [default] if len(settings) == 1 else default.split(", ")
+    assert len(defaults) == len(settings)
+    for setting, word in zip(settings, defaults, strict=True):
         values = defaults_of(setting, page)
         assert values
         for value in values:

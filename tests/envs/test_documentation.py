@@ -13,10 +13,10 @@ from echoscope.envs.checks.check_env import check_env
 PAGE = Path(echoscope.__file__).resolve().parent / "docs" / "environments.md"
 
 
-def block_with(words: str) -> str:
+def block_with(phrase: str) -> str:
     """The Python block of the page that holds these words."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    return next(block for block in blocks if words in block)
+    return next(block for block in blocks if phrase in block)
 
 
 def test_the_documented_environment_passes_its_checker(

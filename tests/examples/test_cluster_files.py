@@ -42,7 +42,7 @@ def test_scripts_are_shell(path: Path) -> None:
 def slurm_job(
     tmp_path: Path,
     name: str,
-    words: list[str],
+    arguments: list[str],
     *,
     settings: dict[str, str] | None = None,
     **tools: str,
@@ -52,8 +52,8 @@ def slurm_job(
     (home / "echoscope-venv" / "bin").mkdir(parents=True)
     (home / "echoscope-venv" / "bin" / "activate").touch()
     folder.mkdir()
-    said = {"scontrol": "echo node1; echo node2", "srun": 'echo "$@"', "sleep": ""}
-    for tool_name, script in (said | tools).items():
+    programs = {"scontrol": "echo node1; echo node2", "srun": 'echo "$@"', "sleep": ""}
+    for tool_name, script in (programs | tools).items():
         (folder / tool_name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / tool_name).chmod(0o755)
     slurm = {
@@ -65,7 +65,7 @@ def slurm_job(
         "SLURM_CPUS_PER_TASK": "64",
     }
     return subprocess.Popen(
-        ["bash", str(FOLDER / name), *words],
+        ["bash", str(FOLDER / name), *arguments],
         env={"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(home)}
         | slurm
         | (settings or {}),
@@ -83,35 +83,35 @@ def test_a_slurm_job_starts_a_run_and_resumes_it_when_it_is_queued_again(
     if attempt == "again":
         run.mkdir(parents=True)
         (run / "run.json").touch()
-    words = ["frozen_lake", "optim.lr=1e-5"]
+    arguments = ["frozen_lake", "optim.lr=1e-5"]
     if attempt == "resumed":
-        words = ["--resume", "runs/other"]
-    job = slurm_job(tmp_path, name, words)
-    said, _ = job.communicate(timeout=60)
+        arguments = ["--resume", "runs/other"]
+    job = slurm_job(tmp_path, name, arguments)
+    output, _ = job.communicate(timeout=60)
     assert job.returncode == 0
     if name == "slurm.sbatch":
-        assert "torchrun --nnodes=2 --nproc-per-node=8" in said
-        assert "--rdzv-endpoint=node1:29500" in said
+        assert "torchrun --nnodes=2 --nproc-per-node=8" in output
+        assert "--rdzv-endpoint=node1:29500" in output
     told = {
         "first": f"frozen_lake optim.lr=1e-5 -o {run}",
         "again": f"--resume {run}",
         "resumed": "--resume runs/other",
     }
-    assert f"echoscope train {told[attempt]} --headless" in said
+    assert f"echoscope train {told[attempt]} --headless" in output
 
 
 def test_a_slurm_job_leaves_gpus_of_each_node_to_servers(tmp_path: Path) -> None:
     job = slurm_job(tmp_path, "slurm.sbatch", ["demo"], settings={"RANKS_PER_NODE": "4"})
-    said, _ = job.communicate(timeout=60)
-    assert "--cpus-per-task=64 torchrun --nnodes=2 --nproc-per-node=4" in said
+    output, _ = job.communicate(timeout=60)
+    assert "--cpus-per-task=64 torchrun --nnodes=2 --nproc-per-node=4" in output
 
 
 def test_a_ray_cluster_of_one_node_asks_for_no_other(tmp_path: Path) -> None:
     job = slurm_job(tmp_path, "slurm-ray.sbatch", ["demo"], settings={"SLURM_NNODES": "1"})
-    said, _ = job.communicate(timeout=60)
+    output, _ = job.communicate(timeout=60)
     assert job.returncode == 0
-    assert "ray start --head" in said
-    assert "--exclude" not in said
+    assert "ray start --head" in output
+    assert "--exclude" not in output
 
 
 def test_a_slurm_job_whose_time_is_nearly_up_stops_its_run_and_waits_for_it(
@@ -125,8 +125,8 @@ def test_a_slurm_job_whose_time_is_nearly_up_stops_its_run_and_waits_for_it(
     assert job.stdout is not None
     assert job.stdout.readline() == "begun\n"
     job.terminate()
-    said, _ = job.communicate(timeout=60)
-    assert said.splitlines() == [f"ctl {tmp_path}/runs/slurm-7 stop", "ended"]
+    output, _ = job.communicate(timeout=60)
+    assert output.splitlines() == [f"ctl {tmp_path}/runs/slurm-7 stop", "ended"]
     assert job.returncode == 0
 
 

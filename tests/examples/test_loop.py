@@ -6,10 +6,10 @@ import runpy
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 import echoscope
 from echoscope.store.reader import open_run
@@ -22,13 +22,6 @@ EXAMPLE = Path(echoscope.__file__).resolve().parent / "examples" / "loop" / "tra
 def train(monkeypatch: pytest.MonkeyPatch, model: Path, run: Path, steps: int) -> None:
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), str(model), str(run), "--steps", str(steps)])
     runpy.run_path(str(EXAMPLE), run_name="__main__")
-
-
-def until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_it_records_its_text_numbers_and_information(
@@ -49,10 +42,10 @@ def test_it_obeys(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = tmp_path / "run"
 
     def steer() -> None:
-        until(lambda: (path / "run.json").is_file() and open_run(path).info().last_step >= 1)
+        wait_until(lambda: (path / "run.json").is_file() and open_run(path).info().last_step >= 1)
         for action, settings in (("set", {"lr": 1e-3}), ("pause", None)):
             post(path, new_command(path.name, action, settings=settings, issued_by="anna"))
-        until(lambda: sum(state.ack is not None for state in open_run(path).commands()) == 2)
+        wait_until(lambda: sum(state.ack is not None for state in open_run(path).commands()) == 2)
         paused_at = open_run(path).info().last_step
         time.sleep(0.3)
         assert open_run(path).info().last_step - paused_at <= 1

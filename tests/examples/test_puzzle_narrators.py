@@ -40,8 +40,10 @@ def test_a_careful_expert_always_succeeds_and_a_careless_one_seldom(group: EnvGr
 
 def test_countdown_stops_at_the_target() -> None:
     narrator = narrator_of("countdown")
-    said = {narrator.careful("Numbers: 3, 5, 9. Target: 7.", ["9-5+3"], RNG)[0] for _ in range(20)}
-    assert said == {
+    reasonings = {
+        narrator.careful("Numbers: 3, 5, 9. Target: 7.", ["9-5+3"], RNG)[0] for _ in range(20)
+    }
+    assert reasonings == {
         "3+5+9 is 17, 5+9-3 is 11, 3+9-5 is 7, yes.",
         "3+5+9 makes 17. 5+9-3 makes 11. 3+9-5 makes 7. That is 7.",
     }

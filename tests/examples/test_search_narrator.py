@@ -21,7 +21,7 @@ ITALY = (
 )
 
 
-def said(observation: str, action: str) -> set[str]:
+def reasonings(observation: str, action: str) -> set[str]:
     narrator = narrator_of("search_qa")
     rng = np.random.default_rng(0)
     return {narrator.careful(observation, [action], rng)[0] for _ in range(20)}
@@ -32,19 +32,19 @@ def said(observation: str, action: str) -> set[str]:
     [("search[{}]", "finish[{}]"), ('search {{"query": "{}"}}', "answer {}")],
 )
 def test_the_words_of_each_step(search: str, finish: str) -> None:
-    assert said("Question: Where?", search.format("St. Louis")) == {
+    assert reasonings("Question: Where?", search.format("St. Louis")) == {
         "The question begins with St. Louis. I search for it.",
         "First I need a passage on St. Louis.",
     }
-    assert said(ITALY, search.format("Italy country capital currency")) == {
+    assert reasonings(ITALY, search.format("Italy country capital currency")) == {
         '"Siracusa lies in Italy." So I look for Italy.',
         "I read: Siracusa lies in Italy. Next I search for Italy.",
     }
-    assert said(ITALY, finish.format("121,605")) == {
+    assert reasonings(ITALY, finish.format("121,605")) == {
         '"It has 121,605 inhabitants." That is the answer.',
         "I read: It has 121,605 inhabitants. So the answer is 121,605.",
     }
-    assert said(ITALY, finish.format("Rome")) == {
+    assert reasonings(ITALY, finish.format("Rome")) == {
         "The passages say Rome.",
         "So the answer is Rome.",
     }
@@ -56,11 +56,12 @@ def test_of_several_sentences_the_one_most_like_the_question_is_quoted() -> None
         "[2] St. Croix: St. Croix lies in U.S. Virgin Islands. It is warm.\n"
         "Question: What is the capital of the country where Wan Chai lies?"
     )
-    assert '"The capital of Hong Kong is Hong Kong." That is the answer.' in said(
+    assert '"The capital of Hong Kong is Hong Kong." That is the answer.' in reasonings(
         observation, "finish[Hong Kong]"
     )
-    assert '"St. Croix lies in U.S. Virgin Islands." So I look for U.S. Virgin Islands.' in said(
-        observation, "search[U.S. Virgin Islands country]"
+    assert (
+        '"St. Croix lies in U.S. Virgin Islands." So I look for U.S. Virgin Islands.'
+        in reasonings(observation, "search[U.S. Virgin Islands country]")
     )
 
 

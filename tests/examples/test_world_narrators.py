@@ -88,9 +88,9 @@ def test_reasoning_varies_between_samples() -> None:
     rng = np.random.default_rng(0)
     observation = "Goal 2 up 1 right. Near: up ice, down wall, left ice, right hole."
     narrator = narrator_of("frozen_lake")
-    said = {narrator.careful(observation, ["up", "up", "right"], rng)[0] for _ in range(60)}
-    assert len(said) == 4
-    assert "The goal is 2 up 1 right. up is ice, right is hole. I go up." in said
+    reasonings = {narrator.careful(observation, ["up", "up", "right"], rng)[0] for _ in range(60)}
+    assert len(reasonings) == 4
+    assert "The goal is 2 up 1 right. up is ice, right is hole. I go up." in reasonings
 
 
 def test_a_detour_is_called_one() -> None:

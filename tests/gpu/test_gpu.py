@@ -338,14 +338,14 @@ def ranks() -> Iterator[Ranks]:
 WAYS = ("ipc", "nccl", "files")
 
 
-def vllm_engine(model: PreTrainedModel, folder: Path, way: str, said: list[str]) -> VllmEngine:
+def vllm_engine(model: PreTrainedModel, folder: Path, way: str, messages: list[str]) -> VllmEngine:
     """On the policy's GPU, and by NCCL on the next one."""
     if DEVICE == "cpu" or util.find_spec("vllm") is None:
         pytest.skip("this Python has no GPU, or no vLLM: set GPU_PYTHON")
     if way == "nccl" and torch.cuda.device_count() < 2:
         pytest.skip("NCCL needs a second GPU")
     model.save_pretrained(folder)
-    transfers = Transfers(way, model, said.append)  # type: ignore[arg-type]
+    transfers = Transfers(way, model, messages.append)  # type: ignore[arg-type]
     devices = visible_gpus()[1:2] if way == "nccl" else visible_gpus()[:1]
     backend = transfers.backend_for(devices, visible_gpus(), has_ranks=False)
     return VllmEngine(
@@ -363,8 +363,8 @@ def test_vllm_samples_from_the_weights_that_were_transferred(
     way: str, tmp_path: Path, table: Callable[[str, str], None]
 ) -> None:
     """Also where it slept before."""
-    model, said = make_model(0, tied=True).to(DEVICE, torch.bfloat16), list[str]()
-    engine = vllm_engine(model, tmp_path, way, said)
+    model, messages = make_model(0, tied=True).to(DEVICE, torch.bfloat16), list[str]()
+    engine = vllm_engine(model, tmp_path, way, messages)
     try:
         for version in (1, 2):
             torch.manual_seed(version)
@@ -383,8 +383,8 @@ def test_vllm_samples_from_the_weights_that_were_transferred(
             assert new < 0.5 < old
     finally:
         engine.close()
-    assert len(said) == 1
-    assert ("files" in said[0]) == (way == "files")
+    assert len(messages) == 1
+    assert ("files" in messages[0]) == (way == "files")
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -321,12 +321,12 @@ OURS = {
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]")
 
 
-def assert_harmless(shown: str, text: str) -> None:
-    page = elements(shown)
+def assert_harmless(card_html: str, text: str) -> None:
+    page = elements(card_html)
     assert page.tags <= OURS
     assert not {name for name in page.attributes if name.startswith("on")}
     assert page.depth == 0
-    assert not UNSEEN.search(shown)
+    assert not UNSEEN.search(card_html)
     assert not UNSEEN.search(text)
 
 

@@ -53,8 +53,8 @@ def is_progress(output: Any) -> bool:
 def assert_shows_everything(notebook: Any, name: str) -> None:
     printed = outputs(notebook)
     # An import that takes long, as on a busy machine, counts its rows on stderr.
-    said = [output for output in printed if not is_progress(output)]
-    assert not [output for output in said if output.output_type in ("error", "stream")]
+    results = [output for output in printed if not is_progress(output)]
+    assert not [output for output in results if output.output_type in ("error", "stream")]
     pages = [output.get("data", {}).get("text/html", "") for output in printed]
     cards = [page for page in pages if "es-nb" in page]
     assert len(cards) == 4  # the run, its verdict, an episode, the other trainer's files
@@ -83,10 +83,10 @@ def test_its_paths_are_found_from_any_folder(
     """The cells up to the paths, as they are shipped, where the notebook was started elsewhere."""
     monkeypatch.chdir(tmp_path)
     cells = code_cells(nbformat.read(NOTEBOOK, as_version=4))
-    place, parameters = cells[0], cells[1]
+    folder_cell, parameters = cells[0], cells[1]
     assert parameters.metadata["tags"] == ["parameters"]
     names: dict[str, Any] = {}
-    for cell in (place, parameters):
+    for cell in (folder_cell, parameters):
         exec(compile(cell.source, "cell", "exec"), names)
     assert Path(names["ROLLOUTS"]).is_dir()
     assert Path.cwd() / names["RUN"] == Path(echoscope.__file__).resolve().parent / names["RUN"]

@@ -171,10 +171,10 @@ def test_the_verdict_is_that_of_the_command(collapsed: Path) -> None:
 def test_a_card_says_status_verdict_figures_and_how_to_go_on(collapsed: Path) -> None:
     opened = Run(collapsed)
     text, html = repr(opened), opened._repr_html_()
-    for words in ("collapsed: finished, step 79", "Format collapse, starting", ".diagnose()"):
-        assert words in text
-    for words in ("Training success", "10 %", "Format collapse", "<polyline", "Policy"):
-        assert words in html
+    for phrase in ("collapsed: finished, step 79", "Format collapse, starting", ".diagnose()"):
+        assert phrase in text
+    for phrase in ("Training success", "10 %", "Format collapse", "<polyline", "Policy"):
+        assert phrase in html
 
 
 def test_a_verdict_is_kept_until_there_is_a_new_step(tmp_path: Path, monkeypatch) -> None:
@@ -182,11 +182,11 @@ def test_a_verdict_is_kept_until_there_is_a_new_step(tmp_path: Path, monkeypatch
     monkeypatch.setattr(run, "judge", lambda opened: times.append(1) or diagnose(opened))
     writer = open_writer(tmp_path / "a")
     add_steps(writer, "a", range(2))
-    found = Run(tmp_path / "a")
-    repr(found), found.diagnose(), found.plots()
+    judged_run = Run(tmp_path / "a")
+    repr(judged_run), judged_run.diagnose(), judged_run.plots()
     assert len(times) == 1
     add_steps(writer, "a", range(2, 3))
-    found.diagnose()
+    judged_run.diagnose()
     assert len(times) == 2
     writer.close(status="finished")
 

@@ -167,8 +167,8 @@ def test_a_folder_that_is_taken_away_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "RETRY_S", 0.0)
-    said: list[str] = []
-    recorder = Recorder(tmp_path / "run", on_message=said.append)
+    messages: list[str] = []
+    recorder = Recorder(tmp_path / "run", on_message=messages.append)
     recorder.step(1)
     assert recorder.flush()
     shutil.rmtree(tmp_path / "run")
@@ -178,8 +178,8 @@ def test_a_folder_that_is_taken_away_is_said(
         assert not recorder.flush()
     recorder.close()
     assert recorder.num_lost == 6
-    assert len(said) == 1
-    assert "No such file or directory" in said[0] or "is gone" in said[0]
+    assert len(messages) == 1
+    assert "No such file or directory" in messages[0] or "is gone" in messages[0]
 
 
 def test_two_recorders_that_start_one_folder_at_once(
@@ -293,10 +293,10 @@ def test_a_trainer_that_ends_without_close(tmp_path: Path) -> None:
 
 def test_an_alarm_stops_a_run_whose_folder_takes_no_command(tmp_path: Path) -> None:
     """The step that raised it is written, and is not counted as lost."""
-    said: list[str] = []
+    messages: list[str] = []
     path = tmp_path / "run"
     recorder = Recorder(
-        path, alarms={"actions": {"ENTROPY_EXPLOSION": "stop"}}, on_message=said.append
+        path, alarms={"actions": {"ENTROPY_EXPLOSION": "stop"}}, on_message=messages.append
     )
     assert recorder.flush()
     (path / "commands").rmdir()
@@ -311,7 +311,7 @@ def test_an_alarm_stops_a_run_whose_folder_takes_no_command(tmp_path: Path) -> N
     assert recorder.should_stop
     recorder.close()
     assert recorder.num_lost == 0
-    assert any("an alarm's stop goes past the folder" in line for line in said)
+    assert any("an alarm's stop goes past the folder" in line for line in messages)
     assert steps_of(path)[-1] == step
     assert open_run(path).info().status == "stopped"
 

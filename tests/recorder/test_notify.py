@@ -33,12 +33,14 @@ def steps_of(recipe: str) -> Iterator[tuple[int, dict[str, float]]]:
 
 def record(recipe: str, path: Path, **notify: Any) -> list[str]:
     """Record the numbers of a training of `recipe`; what the recorder said."""
-    said: list[str] = []
-    with Recorder(path, notify={"targets": [HOOK], **notify}, on_message=said.append) as recorder:
+    messages: list[str] = []
+    with Recorder(
+        path, notify={"targets": [HOOK], **notify}, on_message=messages.append
+    ) as recorder:
         for step, values in steps_of(recipe):
             recorder.step(step, values)
     assert recorder.num_lost == 0
-    return said
+    return messages
 
 
 def raised(path: Path) -> list[int]:
@@ -110,8 +112,8 @@ def test_a_webhook_that_fails_costs_no_step_and_is_said(
     with failing(kind) as url:
         monkeypatch.setenv("ECHOSCOPE_TEST_HOOK", url)
         monkeypatch.setattr(notifier, "sender", partial(sender, timeout_s=timeout_s))
-        said = record("collapse-entropy", tmp_path / "run")
-    assert f"could not tell {HOOK}: {WHY[kind]}" in said
+        messages = record("collapse-entropy", tmp_path / "run")
+    assert f"could not tell {HOOK}: {WHY[kind]}" in messages
     assert open_run(tmp_path / "run").info().status == "finished"
     rows = open_run(tmp_path / "run").sql("SELECT DISTINCT step FROM metrics").to_pylist()
     assert len(rows) == len(list(steps_of("collapse-entropy")))
@@ -121,6 +123,6 @@ def test_a_run_ends_while_a_webhook_hangs(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(notifier, "END_S", 0.05)
     with failing("hangs") as url:
         monkeypatch.setenv("ECHOSCOPE_TEST_HOOK", url)
-        said = record("collapse-entropy", tmp_path / "run")
-    assert said[-1] == f"a message to {HOOK} is not sent: the run has ended"
+        messages = record("collapse-entropy", tmp_path / "run")
+    assert messages[-1] == f"a message to {HOOK} is not sent: the run has ended"
     assert open_run(tmp_path / "run").info().status == "finished"

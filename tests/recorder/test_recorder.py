@@ -6,12 +6,13 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from waiting import wait_until
 
 import echoscope
 from echoscope.diagnostics.bench.synthetic_runs import make
@@ -40,13 +41,6 @@ def messages(task: int, reply: str = REPLY) -> list[dict[str, str]]:
         {"role": "user", "content": "hit"},
         {"role": "assistant", "content": "done"},
     ]
-
-
-def until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -126,9 +120,9 @@ def test_numbers_of_any_kind() -> None:
 
 @pytest.fixture
 def live(path: Path) -> Iterator[tuple[Recorder, list[Any]]]:
-    said: list[Any] = []
-    recorder = Recorder(path, live=LR, on_set=said.append, on_message=said.append)
-    yield recorder, said
+    settings: list[Any] = []
+    recorder = Recorder(path, live=LR, on_set=settings.append, on_message=settings.append)
+    yield recorder, settings
     recorder.close()
 
 
@@ -149,7 +143,7 @@ def test_a_stop_is_obeyed_at_a_step_boundary(live: Any, path: Path) -> None:
     recorder.step(1)
     command = send(path, "stop")
     assert not recorder.should_stop
-    until(lambda: bool(recorder._steps.commands))
+    wait_until(lambda: bool(recorder._steps.commands))
     recorder.step(2)
     assert recorder.should_stop
     recorder.close()
@@ -158,11 +152,11 @@ def test_a_stop_is_obeyed_at_a_step_boundary(live: Any, path: Path) -> None:
 
 
 def test_a_setting_is_checked_and_handed_over(live: Any, path: Path) -> None:
-    recorder, said = live
+    recorder, settings = live
     good, bad = send(path, "set", settings={"lr": 1e-6}), send(path, "set", settings={"lr": -1.0})
-    until(lambda: len(recorder._steps.commands) == 2)
+    wait_until(lambda: len(recorder._steps.commands) == 2)
     recorder.step(1)
-    assert said[0] == {"lr": 1e-6}
+    assert settings[0] == {"lr": 1e-6}
     recorder.close()
     assert answer(path, good) == (CommandOutcome.APPLIED, "lr 1e-05 -> 1e-06")
     outcome, detail = answer(path, bad)
@@ -173,7 +167,7 @@ def test_a_setting_is_checked_and_handed_over(live: Any, path: Path) -> None:
 def test_what_a_trainer_cannot_do_is_refused_in_words(live: Any, path: Path) -> None:
     recorder, _ = live
     ids = [send(path, "checkpoint"), send(path, "evaluate")]
-    until(lambda: len(recorder._steps.commands) == 2)
+    wait_until(lambda: len(recorder._steps.commands) == 2)
     recorder.step(1)
     recorder.close()
     assert [answer(path, command_id) for command_id in ids] == [
@@ -185,10 +179,10 @@ def test_what_a_trainer_cannot_do_is_refused_in_words(live: Any, path: Path) -> 
 def test_a_pause_holds_the_loop_until_it_is_resumed(live: Any, path: Path) -> None:
     recorder, _ = live
     send(path, "pause")
-    until(lambda: bool(recorder._steps.commands))
+    wait_until(lambda: bool(recorder._steps.commands))
     loop = threading.Thread(target=recorder.step, args=(1,))
     loop.start()
-    until(lambda: any(s.ack for s in open_run(path).commands()))
+    wait_until(lambda: any(s.ack for s in open_run(path).commands()))
     assert loop.is_alive()
     send(path, "resume")
     loop.join(20)
@@ -201,7 +195,7 @@ def test_a_hook_that_fails_is_an_answer(path: Path) -> None:
 
     with Recorder(path, on_checkpoint=fail) as recorder:
         command = send(path, "checkpoint")
-        until(lambda: bool(recorder._steps.commands))
+        wait_until(lambda: bool(recorder._steps.commands))
         recorder.step(1)
     outcome, detail = answer(path, command)
     assert outcome is CommandOutcome.REJECTED
@@ -212,9 +206,9 @@ def test_a_hook_that_fails_is_an_answer(path: Path) -> None:
 
 
 def test_an_alarm_stops_the_run(path: Path) -> None:
-    said: list[str] = []
+    reports: list[str] = []
     recorder = Recorder(
-        path, alarms={"actions": {"ENTROPY_EXPLOSION": "stop"}}, on_message=said.append
+        path, alarms={"actions": {"ENTROPY_EXPLOSION": "stop"}}, on_message=reports.append
     )
     rows = [(step, values) for step, values in make("entropy_explosion", 0).table.rows() if step]
     for step, values in rows:
@@ -222,7 +216,9 @@ def test_an_alarm_stops_the_run(path: Path) -> None:
         assert recorder.flush()
         if recorder.should_stop:
             break
-        time.sleep(0 if not any("critical" in line or "warning" in line for line in said) else 0.6)
+        time.sleep(
+            0 if not any("critical" in line or "warning" in line for line in reports) else 0.6
+        )
     assert recorder.should_stop
     assert step < rows[-1][0]
     recorder.close()
@@ -234,8 +230,8 @@ def test_an_alarm_stops_the_run(path: Path) -> None:
 
 
 def test_a_full_disk_does_not_end_the_training(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    recorder = Recorder(path, on_message=said.append)
+    reports: list[str] = []
+    recorder = Recorder(path, on_message=reports.append)
 
     def full(*_: Any, **__: Any) -> None:
         raise StoreWriteError("No space left on device")
@@ -246,7 +242,7 @@ def test_a_full_disk_does_not_end_the_training(path: Path, monkeypatch: pytest.M
         recorder.step(step, {"loss": 1.0})
     assert not recorder.flush()
     assert recorder.num_lost == 4  # three steps, and the episode of the first
-    assert said == ["recorder: StoreWriteError: No space left on device"]
+    assert reports == ["recorder: StoreWriteError: No space left on device"]
     recorder.close()
 
 
@@ -279,12 +275,12 @@ def test_a_full_disk_does_not_end_the_training(path: Path, monkeypatch: pytest.M
 def test_an_episode_that_is_none_is_said_and_the_others_are_kept(
     episode: dict[str, Any], why: str, path: Path
 ) -> None:
-    said: list[str] = []
-    with Recorder(path, on_message=said.append) as recorder:
+    reports: list[str] = []
+    with Recorder(path, on_message=reports.append) as recorder:
         recorder.episode(**episode)
         recorder.episode(messages(1), reward=1.0)
         recorder.step(1)
-    (line,) = said
+    (line,) = reports
     assert line.startswith(f"recorder: step 1: 1 episode was not written: {why}")
     assert recorder.num_lost == 1
     assert len(open_run(path).trajectories_of_step(1)) == 1
@@ -306,12 +302,12 @@ def test_what_an_argument_may_be(path: Path) -> None:
 
 
 def test_episodes_after_the_last_step_are_counted(path: Path) -> None:
-    said: list[str] = []
-    with Recorder(path, on_message=said.append) as recorder:
+    reports: list[str] = []
+    with Recorder(path, on_message=reports.append) as recorder:
         recorder.step(1)
         recorder.episode(messages(0))
     assert recorder.num_lost == 1
-    assert said == [
+    assert reports == [
         "recorder: 1 episode after the last step: not written, because no step followed"
     ]
 
@@ -320,15 +316,15 @@ def test_episodes_that_no_step_ends_are_bounded(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder_module, "MAX_STEP_EPISODES", 3)
-    said: list[str] = []
-    with Recorder(path, on_message=said.append) as recorder:
+    reports: list[str] = []
+    with Recorder(path, on_message=reports.append) as recorder:
         for _ in range(5):
             recorder.episode(messages(0))
         recorder.step(1)
         recorder.episode(messages(0))
         recorder.step(2)
     assert recorder.num_lost == 2
-    assert said == [
+    assert reports == [
         "recorder: 3 episodes without a call of step: further episodes are dropped until step is "
         "called"
     ]
@@ -340,17 +336,17 @@ def test_a_writing_thread_that_is_held_up_holds_up_nobody(
 ) -> None:
     """The first message of the thread waits, as a disk that hangs would."""
     monkeypatch.setattr(recorder_module, "MAX_WAITING", 4)
-    goes_on, said = threading.Event(), []
+    goes_on, reports = threading.Event(), []
 
     def wait(text: str) -> None:
-        said.append(text)
+        reports.append(text)
         if "step 1" in text:
             goes_on.wait(20)
 
     recorder = Recorder(path, on_message=wait)
     recorder.episode([])
     recorder.step(1)
-    until(lambda: bool(said))
+    wait_until(lambda: bool(reports))
     for step in (2, 3):
         for _ in range(4):
             recorder.episode(messages(0))
@@ -424,25 +420,25 @@ def test_what_is_replaced_is_said_once(path: Path) -> None:
     with Recorder(path) as recorder:
         for step in (1, 2, 3):
             recorder.step(step, {"loss": 1.0})
-    said: list[str] = []
-    with Recorder(path, on_message=said.append) as recorder:
+    reports: list[str] = []
+    with Recorder(path, on_message=reports.append) as recorder:
         recorder.step(2)
         recorder.step(3)
-    assert said == [f"{path} holds a run of 3 steps; steps from 2 on are replaced"]
+    assert reports == [f"{path} holds a run of 3 steps; steps from 2 on are replaced"]
 
 
 def test_two_processes_in_one_folder_the_second_records_nothing(path: Path) -> None:
-    said: list[str] = []
+    reports: list[str] = []
     with Recorder(path) as recorder:
         recorder.step(1, {"loss": 1.0})
         assert recorder.flush()
-        two = Recorder(path, on_message=said.append)
+        two = Recorder(path, on_message=reports.append)
         two.step(2, {"loss": 2.0})
         assert not two.flush()
         recorder.step(2, {"loss": 1.0})
     two.step(3, {"loss": 2.0})
     two.close()
-    assert (two.num_lost, len(said)) == (2, 1)
+    assert (two.num_lost, len(reports)) == (2, 1)
     assert "RunBusyError" in two.problem
     rows = open_run(path).sql("SELECT value FROM metrics WHERE key = 'loss'").to_pylist()
     assert [row["value"] for row in rows] == [1.0, 1.0]
@@ -560,7 +556,7 @@ def test_what_an_earlier_attempt_was_told_to_set_does_not_hold_in_the_next(path:
     with Recorder(path, live=LR, on_set=lambda _: None) as recorder:
         recorder.step(1)
         send(path, "set", settings={"lr": 2e-5})
-        until(lambda: len(recorder._steps.commands) > 0)
+        wait_until(lambda: len(recorder._steps.commands) > 0)
         recorder.step(2)
         recorder.step(3)
     with Recorder(path, live=LR, on_set=lambda _: None) as recorder:

@@ -33,8 +33,11 @@ def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def episode(task: int, sibling: int) -> tuple[list[dict[str, str]], float, bool, int]:
     """Messages, reward, success and task."""
     reply = f"<think>to {task} {'and ' * sibling}</think><answer>up</answer>"
-    said = [{"role": "user", "content": f"task {task}"}, {"role": "assistant", "content": reply}]
-    return said, float(sibling), sibling == 1, task
+    messages = [
+        {"role": "user", "content": f"task {task}"},
+        {"role": "assistant", "content": reply},
+    ]
+    return messages, float(sibling), sibling == 1, task
 
 
 EPISODES = [episode(task, sibling) for task in range(3) for sibling in range(2)]

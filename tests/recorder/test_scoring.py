@@ -58,8 +58,8 @@ def reply(number: int, sibling: int) -> str:
 def episodes() -> Iterator[tuple[int, int, list[dict[str, str]]]]:
     for number in range(TASKS):
         for sibling in range(SIBLINGS):
-            said = {"role": "assistant", "content": reply(number, sibling)}
-            yield number, sibling, [*task(number), said]
+            answer = {"role": "assistant", "content": reply(number, sibling)}
+            yield number, sibling, [*task(number), answer]
 
 
 def ids(tokenizer: Any, text: str) -> list[int]:
@@ -71,16 +71,19 @@ def prompt_ids(tokenizer: Any, number: int) -> list[int]:
     return ids(tokenizer, text)
 
 
-def logprobs(model: Any, prompt: list[int], said: list[int]) -> np.ndarray:
+def logprobs(model: Any, prompt: list[int], continuation: list[int]) -> np.ndarray:
     """One row through the model, and nothing shared."""
     model.eval()
     with torch.no_grad():
-        logits = model(torch.tensor([[*prompt, *said]])).logits[0].double()
+        logits = model(torch.tensor([[*prompt, *continuation]])).logits[0].double()
     model.train()
     table = torch.log_softmax(logits, dim=-1)
-    places = range(len(prompt) - 1, len(prompt) + len(said) - 1)
+    places = range(len(prompt) - 1, len(prompt) + len(continuation) - 1)
     return np.array(
-        [float(table[position, token]) for position, token in zip(places, said, strict=True)]
+        [
+            float(table[position, token])
+            for position, token in zip(places, continuation, strict=True)
+        ]
     )
 
 
@@ -103,11 +106,13 @@ def naive(model: Any, tokenizer: Any) -> tuple[float, float]:
     own, mixture = [], []
     for number in range(TASKS):
         for sibling in range(SIBLINGS):
-            said = ids(tokenizer, reply(number, sibling))
+            reply_ids = ids(tokenizer, reply(number, sibling))
             size = next(
-                n for n in range(len(said)) if "</think>" in str(tokenizer.decode(said[:n]))
+                n
+                for n in range(len(reply_ids))
+                if "</think>" in str(tokenizer.decode(reply_ids[:n]))
             )
-            sums = np.array([logprobs(model, prompt, said[:size]).sum() for prompt in prompts])
+            sums = np.array([logprobs(model, prompt, reply_ids[:size]).sum() for prompt in prompts])
             own.append(sums[number])
             mixture.append(np.log(np.mean(np.exp(sums))))
     return float(np.mean(own) - np.mean(mixture)), float(-np.mean(own))
@@ -227,8 +232,8 @@ def test_replies_without_tags_are_measured_whole(
     told: list[str] = []
     recorder = Recorder(tmp_path / "run", policy=model, tokenizer=tokenizer, on_message=told.append)
     for number in range(TASKS):
-        said = {"role": "assistant", "content": f"goal {number}"}
-        recorder.episode([*task(number), said], reward=1.0, group=number)
+        answer = {"role": "assistant", "content": f"goal {number}"}
+        recorder.episode([*task(number), answer], reward=1.0, group=number)
     recorder.measure(1)
     recorder.step(1)
     recorder.close()
@@ -252,8 +257,8 @@ def test_a_policy_that_nobody_has_measured_is_said_once(
             for number, _, messages in episodes():
                 recorder.episode(messages, reward=1.0, group=number)
             recorder.step(step)
-    (said,) = [line for line in told if "the policy was not measured" in line]
-    assert "call Recorder.measure(step) before the update" in said
+    (warning,) = [line for line in told if "the policy was not measured" in line]
+    assert "call Recorder.measure(step) before the update" in warning
 
 
 # -- the budget ----------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("trl", reason="needs TRL: make test-trl")
 
 import torch
+import trl_process
 from datasets import Dataset
 from page_blocks import python_block
 from tokenizers import Tokenizer
@@ -28,7 +29,6 @@ from tokenizers.pre_tokenizers import Split
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from transformers import (
     PreTrainedTokenizerFast,
-    Qwen2Config,
     Qwen2ForCausalLM,
     TrainerCallback,
 )
@@ -59,24 +59,14 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def policy() -> Qwen2ForCausalLM:
     torch.manual_seed(0)
-    return Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=29,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=128,
-            eos_token_id=1,
-            pad_token_id=0,
-            bos_token_id=None,
-        )
-    )
+    return trl_process.policy()
 
 
 def share_of_a(completions: list[Any], **_: Any) -> list[float]:
-    texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
+    texts = [
+        completion if isinstance(completion, str) else completion[-1]["content"]
+        for completion in completions
+    ]
     return [text.count("a") / max(len(text), 1) for text in texts]
 
 
@@ -102,8 +92,8 @@ def train(
         beside: callbacks before ours.
         given: further arguments of the trainer; `more` are of its configuration.
     """
-    words = ["left", "right", "up", "down"]
-    rows = [[{"role": "user", "content": word}] if is_chat else word for word in words]
+    directions = ["left", "right", "up", "down"]
+    rows = [[{"role": "user", "content": word}] if is_chat else word for word in directions]
     arguments = (GRPOConfig if kind is GRPOTrainer else RLOOConfig)(
         output_dir=str(folder),
         max_steps=steps,
@@ -155,13 +145,13 @@ def test_the_lines_of_the_page(tmp_path: Path) -> None:
     assert len(run.trajectories_of_step(2)) == PROMPTS * GROUP
 
 
-@pytest.mark.parametrize("words", ['"runs/grpo-2")', '"dashboard_url"'])
+@pytest.mark.parametrize("phrase", ['"runs/grpo-2")', '"dashboard_url"'])
 def test_the_callbacks_of_the_page(
-    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    phrase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SLACK_HOOK", "https://hooks.slack.com/services/T/B/x")
-    block = python_block("recorder.md", words)
+    block = python_block("recorder.md", phrase)
     callback = eval(block, {"EchoscopeCallback": EchoscopeCallback})
     train(tmp_path / "out", 1, callback, is_chat=False)
     assert open_run(tmp_path / "runs" / "grpo-2").info().last_step == 1
@@ -224,10 +214,10 @@ def test_an_alarm_stops_the_run(tmp_path: Path) -> None:
 
 
 def test_without_text_it_says_so_and_keeps_the_numbers(tmp_path: Path) -> None:
-    said: list[str] = []
-    callback = EchoscopeCallback(on_message=said.append)
+    messages: list[str] = []
+    callback = EchoscopeCallback(on_message=messages.append)
     train(tmp_path, 2, callback, is_chat=False, log_completions=False)
-    assert any("set log_completions=True" in line for line in said)
+    assert any("set log_completions=True" in line for line in messages)
     run = open_run(tmp_path / "echoscope")
     assert run.info().last_step == 2
     assert run.trajectories_of_step(1) == []

@@ -86,11 +86,11 @@ def test_the_terms_are_weighted(
     run = recorded(tmp_path, weights, logs(weights, has_return=has_return))
     expected = [weights[0] * s + weights[1] * n for s, n in zip(SHARES, LENGTHS, strict=True)]
     assert returns(run) == pytest.approx(expected)
-    found = values(run)
-    assert found[RETURN] == pytest.approx(sum(expected) / 4)
-    assert found["reward/term/minus_length"] == pytest.approx(weights[1] * -25.0)
-    assert found["reward/term/share_of_a"] == pytest.approx(weights[0] * 0.5)
-    assert MADE_UP not in found
+    logged = values(run)
+    assert logged[RETURN] == pytest.approx(sum(expected) / 4)
+    assert logged["reward/term/minus_length"] == pytest.approx(weights[1] * -25.0)
+    assert logged["reward/term/share_of_a"] == pytest.approx(weights[0] * 0.5)
+    assert MADE_UP not in logged
 
 
 def test_without_weights_all_are_1(tmp_path: Path) -> None:

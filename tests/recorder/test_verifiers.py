@@ -74,7 +74,7 @@ def test_an_environment_of_verifiers_hands_over_its_episodes(tmp_path: Path) -> 
         async def run(self, task: Any, agents: Any) -> None: ...
 
         async def run_episode(self, task: Any, ctx: Any, **_: Any) -> Any:
-            said = [
+            messages = [
                 SystemMessage(content="You play."),
                 UserMessage(content=task.data.prompt),
                 AssistantMessage(content=REPLY),
@@ -87,7 +87,7 @@ def test_an_environment_of_verifiers_hands_over_its_episodes(tmp_path: Path) -> 
                     message=message,
                     sampled=isinstance(message, AssistantMessage),
                 )
-                for index, message in enumerate(said)
+                for index, message in enumerate(messages)
             ]
             seed = TraceTask(type="Played", data=task.data, hash=task.hash)
             trace = vf.Trace(

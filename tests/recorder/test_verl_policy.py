@@ -182,13 +182,13 @@ def stored(path: Path) -> dict[str, float]:
     return {row["key"]: row["value"] for row in rows if row["key"].startswith("info/")}
 
 
-def recorded(path: Path, words: Any, **settings: Any) -> dict[str, float]:
-    said: list[str] = []
-    tracking = EchoscopeTracking(path, on_message=said.append, **settings)
-    tracking.rollouts(batch_of(words), words)
+def recorded(path: Path, tokenizer: Any, **settings: Any) -> dict[str, float]:
+    messages: list[str] = []
+    tracking = EchoscopeTracking(path, on_message=messages.append, **settings)
+    tracking.rollouts(batch_of(tokenizer), tokenizer)
     tracking.log(data={"loss": 1.0}, step=1)
     tracking.finish()
-    assert not [text for text in said if "was not measured" in text], said
+    assert not [text for text in messages if "was not measured" in text], messages
     return stored(path)
 
 

@@ -28,7 +28,9 @@ def write_games(folder: Path, games: int = 3) -> Path:
             game = {
                 "pddl_domain": domain,
                 "grammar": grammar.replace("UNKNOWN GOAL", f"put a {thing.lower()} in cabinet"),
-                "pddl_problem": _problem(thing, place="CounterTop" if number % 2 else "Drawer"),
+                "pddl_problem": _problem(
+                    thing, receptacle="CounterTop" if number % 2 else "Drawer"
+                ),
                 "solvable": True,
                 "walkthrough": [],
             }
@@ -38,21 +40,22 @@ def write_games(folder: Path, games: int = 3) -> Path:
     return folder
 
 
-def _problem(thing: str, place: str) -> str:
+def _problem(thing: str, receptacle: str) -> str:
     """One thing lies on the counter or in a closed drawer; it belongs into the closed cabinet."""
     things = "\n".join(f"{name}Type - otype" for name in (*_THINGS, "Knife", "ButterKnife"))
     receptacles = [("CounterTop", 1), ("Cabinet", 2), ("Drawer", 3)]
     facts = [
-        f"(receptacleType {name}_bar_1 {name}Type) (receptacleAtLocation {name}_bar_1 loc_bar_{at})"
-        for name, at in receptacles
+        f"(receptacleType {name}_bar_1 {name}Type) (receptacleAtLocation {name}_bar_1 loc_bar_{n})"
+        for name, n in receptacles
     ]
     facts += [f"(canContain {name}Type {each}Type)" for name, _ in receptacles for each in _THINGS]
     facts += [f"(openable {name}_bar_1)" for name in ("Cabinet", "Drawer")]
-    at = dict(receptacles)[place]
+    n = dict(receptacles)[receptacle]
     facts += [
         "(atLocation agent1 loc_bar_0)",
         f"(objectType {thing}_bar_1 {thing}Type) (pickupable {thing}_bar_1)",
-        f"(inReceptacle {thing}_bar_1 {place}_bar_1) (objectAtLocation {thing}_bar_1 loc_bar_{at})",
+        f"(inReceptacle {thing}_bar_1 {receptacle}_bar_1)",
+        f"(objectAtLocation {thing}_bar_1 loc_bar_{n})",
     ]
     lines = "\n".join(facts)
     return f"""(define (problem kitchen)

@@ -75,8 +75,8 @@ class Walk(TextEnv):
     def step(self, action: str) -> StepResult:
         move = MOVES.get(normalise(action))
         if move is None or self.is_over:
-            said = prefixed(self.invalid_notice(action), self.observe())
-            return self.result(said, 0.0, is_valid=False, is_effective=False)
+            observation = prefixed(self.invalid_notice(action), self.observe())
+            return self.result(observation, 0.0, is_valid=False, is_effective=False)
         before, self._place = self._place, min(max(self._place + move, 0), self._size - 1)
         reward = 1.0 if self.is_over else -0.1
         return self.result(
@@ -88,16 +88,16 @@ class Walk(TextEnv):
         return self._place == self._flag
 
     def observe(self) -> Observation:
-        return Observation(text=self.said(), frame=card_frame("Walk", [self.said()]))
+        return Observation(text=self.sentence(), frame=card_frame("Walk", [self.sentence()]))
 
-    def said(self) -> str:
+    def sentence(self) -> str:
         return f"You are at {self._place} of 0 to {self._size - 1}. The flag is at {self._flag}."
 
     def result(
-        self, said: Observation, reward: float, *, is_valid: bool, is_effective: bool
+        self, observation: Observation, reward: float, *, is_valid: bool, is_effective: bool
     ) -> StepResult:
         return StepResult(
-            observation=said,
+            observation=observation,
             reward=reward,
             terminated=self.is_over,
             success=self.is_over,
@@ -152,11 +152,11 @@ class PaysAfterTheEnd(Walk):
 class OneKeyForMaps(Walk):
     """The maps differ, the texts do not, and no key is given: all tasks have one key."""
 
-    def said(self) -> str:
+    def sentence(self) -> str:
         return "Look at the map."
 
     def observe(self) -> Observation:
-        return Observation(text=self.said(), frame=card_frame("Walk", [super().said()]))
+        return Observation(text=self.sentence(), frame=card_frame("Walk", [super().sentence()]))
 
     def task_key(self) -> str | None:
         return None
@@ -234,8 +234,8 @@ class SharedState(Walk):
         return self.shared["place"]
 
     @_place.setter
-    def _place(self, place: int) -> None:
-        self.shared["place"] = place
+    def _place(self, position: int) -> None:
+        self.shared["place"] = position
 
 
 class LeftOver(Walk):
@@ -249,8 +249,8 @@ class LeftOver(Walk):
         self._fuel -= 1
         return super().step(action)
 
-    def said(self) -> str:
-        return f"{super().said()} Fuel: {self._fuel}."
+    def sentence(self) -> str:
+        return f"{super().sentence()} Fuel: {self._fuel}."
 
 
 class GlobalRandom(Walk):
@@ -263,8 +263,8 @@ class GlobalRandom(Walk):
 class ReadsTheClock(Walk):
     """The observation tells the time."""
 
-    def said(self) -> str:
-        return f"{super().said()} It is {time.time_ns()}."
+    def sentence(self) -> str:
+        return f"{super().sentence()} It is {time.time_ns()}."
 
 
 class HashesText(Walk):
@@ -388,9 +388,10 @@ class Sum(Walk):
 
     def step(self, action: str) -> StepResult:
         if self.is_over or not self.is_number(action):
-            said = prefixed(self.invalid_notice(action), self.observe())
+            observation = prefixed(self.invalid_notice(action), self.observe())
             return replace(
-                self.result(said, 0.0, is_valid=False, is_effective=False), success=self._is_right
+                self.result(observation, 0.0, is_valid=False, is_effective=False),
+                success=self._is_right,
             )
         self._num_attempts += 1
         self._is_right = self.is_right(action)
@@ -405,7 +406,7 @@ class Sum(Walk):
     def is_right(self, action: str) -> bool:
         return action.strip() == self.answer
 
-    def said(self) -> str:
+    def sentence(self) -> str:
         return f"What is {self._terms[0]} + {self._terms[1]}?"
 
     def instructions(self) -> str:
@@ -428,8 +429,8 @@ class Sum(Walk):
 class AnswerShown(Sum):
     """The question ends with its answer."""
 
-    def said(self) -> str:
-        return f"{super().said()} <!-- {self.answer} -->"
+    def sentence(self) -> str:
+        return f"{super().sentence()} <!-- {self.answer} -->"
 
 
 class FewOfMany(Sum):
@@ -470,7 +471,7 @@ class FiveMaps(Sum):
         return super().reset(seed % 5, noise_seed)
 
     def observe(self) -> Observation:
-        return Observation(text="Which sum?", frame=card_frame("Sum", [super().said()]))
+        return Observation(text="Which sum?", frame=card_frame("Sum", [super().sentence()]))
 
     def task_key(self) -> str | None:
         return None
@@ -483,7 +484,7 @@ class FiveMaps(Sum):
 class HiddenAndKeyless(Sum):
     """The terms are hidden and no key is given: all tasks have one key."""
 
-    def said(self) -> str:
+    def sentence(self) -> str:
         return "Guess the number."
 
     def task_key(self) -> str | None:
@@ -531,8 +532,8 @@ class Counts(Walk):
         type(self).num_episodes += 1
         return super().reset(seed, noise_seed)
 
-    def said(self) -> str:
-        return f"{super().said()} Episode {self.num_episodes}."
+    def sentence(self) -> str:
+        return f"{super().sentence()} Episode {self.num_episodes}."
 
 
 FAULTS = (

@@ -63,13 +63,16 @@ class DashboardProcess:
         command = "from echoscope.cli import main; main()"
         if not has_token:
             options = ("--no-token", *options)
-        words = [sys.executable, "-c", command, "dashboard", str(root), "--port", "0", *options]
+        arguments = [sys.executable, "-c", command, "dashboard", str(root), "--port", "0", *options]
         self.root = root
         self._output = output
         self._file = output.open("wb")
         self._process = started(
             subprocess.Popen(
-                words, stdout=self._file, stderr=subprocess.STDOUT, env={**os.environ, **environ}
+                arguments,
+                stdout=self._file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environ},
             )
         )
         self.link = until(self._printed, "address of the dashboard")
@@ -130,7 +133,7 @@ def text_of(page: Page) -> str:
     return page.locator("[data-testid=stMain]").inner_text()
 
 
-def table_rows(page: Page, place: int = 0) -> list[list[str]]:
+def table_rows(page: Page, index: int = 0) -> list[list[str]]:
     """One of the page's tables, head first. It is painted: this is what a screen reader is told."""
     rows: list[list[str]] = page.evaluate(
         """place => {
@@ -138,20 +141,20 @@ def table_rows(page: Page, place: int = 0) -> list[list[str]]:
           const rows = found ? [...found.querySelectorAll("canvas table tr")] : [];
           return rows.map((row) => [...row.children].map((cell) => cell.textContent));
         }""",
-        place,
+        index,
     )
     return rows
 
 
-def draw_chart(page: Page, place: str) -> str:
+def draw_chart(page: Page, selector: str) -> str:
     """Bring a chart into sight, which draws it; the selector of its plot. `place`: of its frame."""
-    frame, plot = page.locator(place).first, f"{place} .js-plotly-plot"
+    frame, plot = page.locator(selector).first, f"{selector} .js-plotly-plot"
 
     def is_drawn() -> bool:
         frame.scroll_into_view_if_needed()  # again: what grows above pushes it out of sight
         return page.locator(f"{plot} .main-svg").count() > 0
 
-    until(is_drawn, f"chart {place}", page=page)
+    until(is_drawn, f"chart {selector}", page=page)
     return plot
 
 
@@ -159,13 +162,13 @@ def hover(page: Page, plot: str, sign: Locator) -> str:
     """Put the mouse on a sign of a chart; what the box says that opens."""
     layer = page.locator(f"{plot} .hoverlayer")
 
-    def words() -> str:
+    def hover_text() -> str:
         box = sign.bounding_box()
         if box is not None:
             page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         return layer.text_content() or ""
 
-    return until(words, "words beside the mouse", page=page)
+    return until(hover_text, "words beside the mouse", page=page)
 
 
 def choose(page: Page, label: str, option: str) -> None:

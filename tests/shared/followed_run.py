@@ -23,7 +23,7 @@ class Followed:
     """A watch of `path` into `run`, and what it said."""
 
     def __init__(self, path: Path, run: Path, waits: Waits = AT_ONCE, **settings: Any) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.alarms: list[Alarm] = []
         self.run = run
         self.seen: list[int] = []
@@ -31,7 +31,7 @@ class Followed:
             path,
             run,
             waits=waits,
-            on_message=self.said.append,
+            on_message=self.messages.append,
             on_step=lambda step, values, verdict: self.seen.append(step),
             on_alarms=lambda alarms, verdict: self.alarms.extend(alarms),
             **settings,
@@ -58,8 +58,11 @@ class Followed:
         steps, values = open_run(self.run).metrics(key)
         return dict(zip(steps.tolist(), values.tolist(), strict=True))
 
-    def was_told(self, words: str) -> bool:
-        return any(words in line for line in self.said)
+    def num_episodes(self, *steps: int) -> list[int]:
+        return [len(open_run(self.run).trajectories_of_step(step)) for step in steps]
+
+    def was_told(self, phrase: str) -> bool:
+        return any(phrase in line for line in self.messages)
 
 
 @contextmanager

@@ -27,8 +27,8 @@ COLLAPSE = (
 """Words on top of the recipe `demo`."""
 
 
-def collapsing(*words: str) -> RunConfig:
-    return load_config("demo", overrides=(*COLLAPSE, *words))
+def collapsing(*overrides: str) -> RunConfig:
+    return load_config("demo", overrides=(*COLLAPSE, *overrides))
 
 
 def killed(module: Any, name: str, *, after: bool) -> None:
@@ -88,10 +88,10 @@ def guarded(path: Path, instant: str) -> None:
         branching.start_branch = armed
     elif instant:
         kills[instant]()
-    words = ["--resume", str(path)]
+    arguments = ["--resume", str(path)]
     if not (path / "run.json").exists():
-        words = ["demo", *COLLAPSE, "guard=auto", "-o", str(path)]
-    sys.argv = ["echoscope", "train", *words, "--headless"]
+        arguments = ["demo", *COLLAPSE, "guard=auto", "-o", str(path)]
+    sys.argv = ["echoscope", "train", *arguments, "--headless"]
     main()
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trajectories import make_trajectory
 
-from echoscope.store.records import StepMetrics, Trajectory, Turn, prompt_key
+from echoscope.store.records import DiagnosticRecord, StepMetrics, Trajectory, Turn, prompt_key
 from echoscope.store.writer import RunWriter
 
 CONFIG: Mapping[str, Any] = {
@@ -44,6 +45,14 @@ def made_trajectory(step: int, index: int, text: str = "I go up.") -> Trajectory
         prompt_key=prompt_key(f"prompt {index // 2}"),
         is_success=is_success,
     )
+
+
+def template_record(step: int, share: float) -> DiagnosticRecord:
+    """That a share of the reasonings of a step is written by one template."""
+    payload = {
+        "template": {"text": "Go ___.", "match_frac": share, "coverage": 0.5, "fillers": [["up"]]}
+    }
+    return DiagnosticRecord(step=step, kind="text", payload=json.dumps(payload))
 
 
 def step_metrics(

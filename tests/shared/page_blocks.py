@@ -11,8 +11,8 @@ DOCS = Path(echoscope.__file__).resolve().parent / "docs"
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def python_block(page: str, words: str) -> str:
+def python_block(page: str, phrase: str) -> str:
     """The one block of a page that has some words in it."""
     blocks = _BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
-    (chosen,) = [block for block in blocks if words in block]
+    (chosen,) = [block for block in blocks if phrase in block]
     return str(chosen)

@@ -27,13 +27,13 @@ class Number:
 
     page: str
     what: str
-    shown: str
+    text: str
     true: float
 
     @property
     def is_equal(self) -> bool:
         """As far as it is shown: half a unit of its last digit is rounding, away from zero."""
-        number = _NUMBER.search(self.shown)
+        number = _NUMBER.search(self.text)
         if number is None:
             return False
         digits = number[0].replace(",", "").lower().partition("e")
@@ -42,9 +42,9 @@ class Number:
         # What is cut after three digits, such as 1200 of 1234, has no decimals.
         coarse = max(unit, 10.0 ** (len(digits[0].lstrip("+-").partition(".")[0]) - 3))
         tolerance = coarse if float(digits[0]) and not decimals else unit
-        shown = float(number[0].replace(",", ""))
-        farther = (abs(shown) - abs(self.true)) / tolerance
-        return -0.499 <= farther <= 0.501 and shown * self.true >= 0
+        number_shown = float(number[0].replace(",", ""))
+        farther = (abs(number_shown) - abs(self.true)) / tolerance
+        return -0.499 <= farther <= 0.501 and number_shown * self.true >= 0
 
 
 def wilson(share: float, num: float) -> tuple[float, float]:
@@ -100,7 +100,7 @@ class Pages:
         until(lambda: tiles.count() == 6, "six tiles", page=self._page)
         # The verdict draws the page anew when it comes.
         until(lambda: "being judged" not in text_of(self._page), "a verdict", page=self._page)
-        words = {
+        tile_texts = {
             tile.locator(".es-name").inner_text(): tile.locator(".es-value").inner_text()
             for tile in tiles.all()
         }
@@ -126,11 +126,11 @@ class Pages:
             "Step": last,
         }
         for what, true in truth.items():
-            yield Number(page="Live", what=what, shown=words.get(what, "none"), true=true)
+            yield Number(page="Live", what=what, text=tile_texts.get(what, "none"), true=true)
         yield from self._interval(
             "Live",
             "Evaluation success",
-            words["Evaluation success"],
+            tile_texts["Evaluation success"],
             share=truth["Evaluation success"] / 100,
             num=self._num_tasks(run, evaluated),
         )
@@ -146,7 +146,7 @@ class Pages:
                 yield Number(
                     page="Live",
                     what=f"{which} of {key}",
-                    shown=f"{points[index][1]:.6g}",
+                    text=f"{points[index][1]:.6g}",
                     true=self.metric(run, key, which),
                 )
 
@@ -156,12 +156,12 @@ class Pages:
         return float(self.sql(run, f"SELECT count(*) FROM ({tasks}{step})"))
 
     def _interval(
-        self, page: str, what: str, shown: str, *, share: float, num: float
+        self, page: str, what: str, text: str, *, share: float, num: float
     ) -> Iterator[Number]:
-        ends = _PART.search(shown)
+        ends = _PART.search(text)
         for n, true in enumerate(wilson(share, num), start=1):
             end = ends[n] if ends else "none"
-            yield Number(page=page, what=f"{what}, end {n}", shown=end, true=true)
+            yield Number(page=page, what=f"{what}, end {n}", text=end, true=true)
 
     def diagnosis(self, run: str) -> Iterator[Number]:
         """The table of claims: means of the steps that each names."""
@@ -174,7 +174,7 @@ class Pages:
             what, before, now, interval, steps, key = row.locator("td").all_inner_texts()
             ranges = re.findall(r"steps? (\d+)(?: to (\d+))?", steps)
             rows = re.search(r"(mean|median) of (\d+) rows", steps)
-            for shown, (first, last) in zip((before, now)[-len(ranges) :], ranges, strict=True):
+            for text, (first, last) in zip((before, now)[-len(ranges) :], ranges, strict=True):
                 where = f"step BETWEEN {first} AND {last or first}"
                 values = f"SELECT value FROM metrics WHERE key = '{key}' AND isfinite(value)"
                 true = f"SELECT avg(value) FROM ({values} AND {where})"
@@ -185,15 +185,15 @@ class Pages:
                 stored = self.sql(run, true)
                 if stored is None:
                     continue  # made of several stored metrics
-                scale = 100 if "%" in shown or "points" in shown else 1
+                scale = 100 if "%" in text or "points" in text else 1
                 where = f"{what}, {first} to {last or first}"
-                yield Number(page="Diagnosis", what=where, shown=shown, true=scale * stored)
+                yield Number(page="Diagnosis", what=where, text=text, true=scale * stored)
             if first_rows := re.search(r"median of the first (\d+) rows", steps):
                 start = f"{values} ORDER BY step LIMIT {first_rows[1]}"
                 median = self.sql(run, f"SELECT median(value) FROM ({start})")
                 scale = 100 if "%" in before else 1
                 yield Number(
-                    page="Diagnosis", what=f"{what}, start", shown=before, true=scale * median
+                    page="Diagnosis", what=f"{what}, start", text=before, true=scale * median
                 )
             if key.startswith("eval/") and key.endswith("/success_rate"):
                 # Of the same tasks each time: there are no more of them in many evaluations.
@@ -209,7 +209,7 @@ class Pages:
                 yield Number(
                     page="Diagnosis",
                     what=f"{what}, count",
-                    shown=tasks[1],
+                    text=tasks[1],
                     true=self.sql(run, count),
                 )
         yield from self._alarms(run)
@@ -223,13 +223,15 @@ class Pages:
         table = self._page.locator(
             "table", has=self._page.get_by_role("columnheader", name="severity")
         )
-        shown = [row.locator("td").all_inner_texts() for row in table.locator("tbody tr").all()]
+        table_cells = [
+            row.locator("td").all_inner_texts() for row in table.locator("tbody tr").all()
+        ]
         yield Number(
-            page="Alarms", what="alarms", shown=str(len(shown)), true=float(raised.num_rows)
+            page="Alarms", what="alarms", text=str(len(table_cells)), true=float(raised.num_rows)
         )
         true = sorted(raised.column("raised").to_pylist())
-        for cell, step in zip(sorted(int(row[2]) for row in shown), true, strict=False):
-            yield Number(page="Alarms", what="raised", shown=str(cell), true=step)
+        for cell, step in zip(sorted(int(row[2]) for row in table_cells), true, strict=False):
+            yield Number(page="Alarms", what="raised", text=str(cell), true=step)
 
     def runs(self, run: str) -> Iterator[Number]:
         self._visit("")
@@ -247,32 +249,34 @@ class Pages:
             of_split = f"FROM trajectories WHERE split = '{split}'"
             last = self.sql(run, f"SELECT max(step) {of_split}")
             rate = f"SELECT 100 * avg(is_success::INT) {of_split} AND step = {last}"
-            yield Number(page="Runs", what=what, shown=row[what], true=self.sql(run, rate))
+            yield Number(page="Runs", what=what, text=row[what], true=self.sql(run, rate))
 
     def replay(self, run: str, step: int) -> Iterator[Number]:
         """What the legend above the groups of a step counts."""
         self._visit(f"replay?run={run}&step={step}")
         counted = re.compile(r"(\d+) (solved|failed|cut off|not trained on)")
-        found = until(lambda: counted.findall(text_of(self._page)), "counts", page=self._page)
-        counts = {what: int(number) for number, what in reversed(found)}
+        counted_texts = until(
+            lambda: counted.findall(text_of(self._page)), "counts", page=self._page
+        )
+        counts = {what: int(number) for number, what in reversed(counted_texts)}
         of_step = f"FROM trajectories WHERE split = 'train' AND step = {step}"
         left_out = counts.pop("not trained on", 0)
-        for what, shown, value in (
+        for what, count, value in (
             ("trajectories", sum(counts.values()), "count(*)"),
             ("solved", counts.get("solved", 0), "sum(is_success::INT)"),
             ("not trained on", left_out, "sum((NOT kept)::INT)"),
         ):
             true = float(self.sql(run, f"SELECT {value} {of_step}"))
-            yield Number(page="Replay", what=f"{what}, step {step}", shown=str(shown), true=true)
+            yield Number(page="Replay", what=f"{what}, step {step}", text=str(count), true=true)
 
     def compare(self, first: str, second: str) -> Iterator[Number]:
         self._visit(f"compare?runs={first},{second}")
 
-        def found() -> list[list[str]]:
+        def evaluation_rows() -> list[list[str]]:
             tables = [table_rows(self._page, index) for index in range(6)]
             return next((rows for rows in tables if rows and "number of tasks" in rows[0]), [])
 
-        head, *rows = until(found, "evaluations", page=self._page)
+        head, *rows = until(evaluation_rows, "evaluations", page=self._page)
         for row in rows:
             cells = dict(zip(head, row, strict=True))
             run = cells["run"]
@@ -284,15 +288,15 @@ class Pages:
                 "number of tasks": self.sql(run, f"SELECT count(*) {of_step}"),
             }
             for what, true in truth.items():
-                shown = cells[what]
-                yield Number(page="Compare", what=f"{what} of {run}", shown=shown, true=true)
+                text = cells[what]
+                yield Number(page="Compare", what=f"{what} of {run}", text=text, true=true)
 
     def evaluations(self, run: str) -> Iterator[Number]:
         """Means over tasks; each task counts once, however often it was tried."""
         self._visit(f"evaluations?run={run}")
         head, *rows = until(lambda: table_rows(self._page), "ranking", page=self._page)
-        place = head.index("Evaluation")
-        row = dict(zip(head, next(r for r in rows if r[place] == run), strict=True))
+        name_column = head.index("Evaluation")
+        row = dict(zip(head, next(r for r in rows if r[name_column] == run), strict=True))
         for column, value in (
             ("Success (95 %)", "100 * avg(is_success::INT)"),
             ("Return", "avg(episode_return)"),
@@ -302,12 +306,12 @@ class Pages:
                 f"SELECT avg(value) FROM (SELECT {value} AS value FROM trajectories "
                 "WHERE split = 'eval' GROUP BY env_seed, task_key)"
             )
-            shown = row[column]
+            text = row[column]
             if column != "Success (95 %)":
-                shown = f"{float(shown):.4g}"
-            yield Number(page="Evaluations", what=column, shown=shown, true=self.sql(run, query))
+                text = f"{float(text):.4g}"
+            yield Number(page="Evaluations", what=column, text=text, true=self.sql(run, query))
         count = self.sql(run, "SELECT count(*) FROM trajectories")
-        yield Number(page="Evaluations", what="episodes", shown=row["Episodes"], true=count)
+        yield Number(page="Evaluations", what="episodes", text=row["Episodes"], true=count)
 
     def asked(self, run: str) -> Iterator[Number]:
         """The page SQL: an answer to a question of one's own."""
@@ -317,6 +321,6 @@ class Pages:
         area.fill(query)
         area.press("Control+Enter")
         head, row = until(lambda: table_rows(self._page, 1), "answer", page=self._page)
-        for name, shown in zip(head, row, strict=True):
+        for name, text in zip(head, row, strict=True):
             true = self.sql(run, f"SELECT {name} FROM ({query})")
-            yield Number(page="SQL", what=name, shown=f"{float(shown):.6g}", true=true)
+            yield Number(page="SQL", what=name, text=f"{float(text):.6g}", true=true)

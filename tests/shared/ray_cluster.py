@@ -34,10 +34,10 @@ def cluster_of(num_nodes: int, *, cores: int, monkeypatch: pytest.MonkeyPatch) -
     made.shutdown()
 
 
-def driver(cluster: Any, run: Path, *words: str) -> subprocess.Popen[bytes]:
+def driver(cluster: Any, run: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """`echoscope train` as on the head of a cluster."""
-    command = [sys.executable, "-m", "echoscope", "train", *words]
-    command += [] if "--resume" in words else ["-o", str(run)]
+    command = [sys.executable, "-m", "echoscope", "train", *arguments]
+    command += [] if "--resume" in arguments else ["-o", str(run)]
     with run.with_suffix(".log").open("ab") as log:
         return started(
             subprocess.Popen(
@@ -58,7 +58,7 @@ def ranks(run: Path) -> list[psutil.Process]:
     return [
         process
         for process in psutil.process_iter()
-        if str(run) in (words := _words(process)) and "--headless" in words
+        if str(run) in (arguments := _words(process)) and "--headless" in arguments
     ]
 
 

@@ -23,9 +23,9 @@ def recorded(path: Path) -> dict[str, list[str]]:
     }
 
 
-def assert_same_recording(one: Path, other: Path) -> None:
+def assert_same_recording(first: Path, other: Path) -> None:
     """Metrics first: they say what differs."""
-    expected, again = recorded(one), recorded(other)
+    expected, again = recorded(first), recorded(other)
     for name in _TABLES:
         assert again[name] == expected[name], name
 

@@ -67,7 +67,7 @@ def near(curve: Curve, spread: float = 0.0, every: int = 1) -> Signal:
     return lambda step, rng: None if step % every else curve(step) + spread * rng.standard_normal()
 
 
-def at(value: float, spread: float = 0.0) -> Signal:
+def around(value: float, spread: float = 0.0) -> Signal:
     return near(lambda step: value, spread)
 
 
@@ -82,10 +82,10 @@ def jump(before: float, after: float, first: int) -> Curve:
 
 
 STEADY: Mapping[str, Signal] = {
-    "rollout/num_episodes": at(EPISODES),
-    "policy/entropy": at(1.0, 0.02),
-    "rollout/action_valid_frac": at(0.95, 0.002),
-    "optim/grad_norm": at(0.5, 0.02),
+    "rollout/num_episodes": around(EPISODES),
+    "policy/entropy": around(1.0, 0.02),
+    "rollout/action_valid_frac": around(0.95, 0.002),
+    "optim/grad_norm": around(0.5, 0.02),
 }
 """What stays as it is, beside what moves."""
 FAST = (1, 1, 9, 12, 10, 11, 18, 18, 17, 21)
@@ -106,7 +106,7 @@ def paid(offset: float, tile: str) -> Course:
     """A reward that falls by 98 %, with a constant added to it."""
     reward = near(lambda step: offset + jump(0.7, 0.014, 51)(step), 0.05)
     return Course(
-        signals={RETURN: reward, "policy/entropy": at(1.0, 0.02)},
+        signals={RETURN: reward, "policy/entropy": around(1.0, 0.02)},
         steps=100,
         state=COLLAPSED,
         colour="red",
@@ -166,7 +166,7 @@ COURSES: Mapping[str, Course] = {
     "reward_plus_0": paid(0.0, r"fell from 0\.698 to 0\.0161"),
     "reward_plus_100": paid(100.0, r"fell from 100\.[67]\d* to 100\.0\d*"),
     "reward_means_one_thing": Course(
-        signals={"reward": near(jump(0.6, -0.5, 61), 0.03), "entropy": at(1.0, 0.02)},
+        signals={"reward": near(jump(0.6, -0.5, 61), 0.03), "entropy": around(1.0, 0.02)},
         steps=100,
         state=COLLAPSED,
         colour="red",
@@ -178,7 +178,7 @@ COURSES: Mapping[str, Course] = {
     "fast_rise": Course(
         signals={
             SUCCESS: near(lambda step: FAST[step - 1] / 24),
-            "rollout/num_episodes": at(24.0),
+            "rollout/num_episodes": around(24.0),
         },
         steps=len(FAST),
         state=HEALTHY,
@@ -222,7 +222,7 @@ COURSES: Mapping[str, Course] = {
         signals={
             **STEADY,
             SUCCESS: won(lambda s: 0.85 if s < 34 else ramp(0.41, 0.75, 40, STEPS)(s), 256),
-            "rollout/num_episodes": at(256.0),
+            "rollout/num_episodes": around(256.0),
         },
         config=TRAINED,
         orders=(
@@ -242,12 +242,12 @@ COURSES: Mapping[str, Course] = {
         signals={
             **STEADY,
             SUCCESS: won(lambda step: 0.5),
-            "text/retrieval_accuracy": at(0.125, 0.02),
-            "text/retrieval_chance": at(0.125),
-            "text/retrieval_p_value": at(0.5),
-            "text/dependence": at(0.0),
-            "text/near_duplicate_frac": at(0.0),
-            "text/template_frac": at(0.1),
+            "text/retrieval_accuracy": around(0.125, 0.02),
+            "text/retrieval_chance": around(0.125),
+            "text/retrieval_p_value": around(0.5),
+            "text/dependence": around(0.0),
+            "text/near_duplicate_frac": around(0.0),
+            "text/template_frac": around(0.1),
         },
         steps=24,
         state=WATCH,
@@ -271,7 +271,7 @@ COURSES: Mapping[str, Course] = {
         never="too high|learning rate|continue with|e-1",
     ),
     "warm_start": Course(
-        signals={**STEADY, SUCCESS: won(jump(0.7, 0.05, 40)), "optim/lr": at(1.5e-4)},
+        signals={**STEADY, SUCCESS: won(jump(0.7, 0.05, 40)), "optim/lr": around(1.5e-4)},
         config={**TRAINED, "optim": {"lr": 1.5e-4}, "model": {"path": "policy"}},
         state=COLLAPSED,
         colour="red",
@@ -283,7 +283,7 @@ COURSES: Mapping[str, Course] = {
     "verl_validation_falls": Course(
         signals={
             "critic/score/mean": near(ramp(0.3, 0.9, 1, 200), 0.02),
-            "actor/entropy": at(0.5, 0.01),
+            "actor/entropy": around(0.5, 0.01),
             "response_length/mean": near(ramp(280, 100, 1, 200)),
             "val-core/gsm8k/acc/mean@1": won(ramp(0.45, 0.09, 1, 200), 500, every=10),
         },
@@ -302,7 +302,7 @@ COURSES: Mapping[str, Course] = {
             "reward": near(ramp(0.2, 0.8, 1, 100), 0.02),
             "rewards/right/mean": near(ramp(0.2, 0.8, 1, 100), 0.02),
             "rewards/short/mean": near(ramp(0.9, -1.5, 1, 100), 0.02),
-            "entropy": at(0.5, 0.01),
+            "entropy": around(0.5, 0.01),
         },
         steps=100,
         recording={"alarms": {"actions": {"LOW_SUCCESS": "stop"}}},
@@ -315,9 +315,9 @@ COURSES: Mapping[str, Course] = {
     ),
     "three_signals": Course(
         signals={
-            RETURN: at(0.81, 0.05),
-            "policy/entropy": at(0.26, 0.01),
-            "rollout/response_length_mean": at(296, 10),
+            RETURN: around(0.81, 0.05),
+            "policy/entropy": around(0.26, 0.01),
+            "rollout/response_length_mean": around(296, 10),
         },
         steps=100,
         state=RunState.INSUFFICIENT,

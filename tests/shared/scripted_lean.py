@@ -64,9 +64,9 @@ def respond(code: str) -> dict[str, Any]:
     name = match["name"]
     if lines != given:
         before, _, word = given[-1].rpartition(" ")
-        at = 3 + len(before) if before else 2
+        start_column = 3 + len(before) if before else 2
         text = f"Unknown identifier `{word[:30]}`"
-        wrong = message("error", by_line + len(given), at, text)
+        wrong = message("error", by_line + len(given), start_column, text)
         report = message("info", last_line, 0, f"'{name}' depends on axioms: [sorryAx]")
         return {"env": 1, "messages": [wrong, report]}
     if done < len(proof):

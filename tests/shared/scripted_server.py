@@ -109,9 +109,9 @@ def serving(script: Script) -> Iterator[str]:
                 answers = self.path in ("/v1/completions", "/generate")
                 answer = script.next_answer() if answers else None
             try:
-                said = answer or script.other[self.path]
-                said = said(body) if callable(said) else said
-                code, text = 200, said if isinstance(said, str) else json.dumps(said)
+                answered = answer or script.other[self.path]
+                answered = answered(body) if callable(answered) else answered
+                code, text = 200, answered if isinstance(answered, str) else json.dumps(answered)
             except StatusError as wanted:
                 code, text = wanted.code, wanted.text
             except KeyError:

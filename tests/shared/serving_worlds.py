@@ -90,9 +90,11 @@ def error(answer: tuple[int, dict[str, Any]]) -> tuple[int, str, str]:
 class ServerProcess:
     """`echoscope envs serve ...` in a process of its own; `url` once it answers."""
 
-    def __init__(self, *words: str, port: int = 0, variables: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: str, port: int = 0, variables: dict[str, str] | None = None
+    ) -> None:
         code = "from echoscope.cli import main; main()"
-        command = [sys.executable, "-c", code, "envs", "serve", *words, "--port", str(port)]
+        command = [sys.executable, "-c", code, "envs", "serve", *arguments, "--port", str(port)]
         self._process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,

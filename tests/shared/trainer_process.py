@@ -107,9 +107,9 @@ def hold_shared_folder() -> None:
     time.sleep(3600)
 
 
-def echoscope(*words: str) -> None:
+def echoscope(*arguments: str) -> None:
     """The command line."""
     from echoscope.cli import main
 
-    sys.argv = ["echoscope", *words]
+    sys.argv = ["echoscope", *arguments]
     main()

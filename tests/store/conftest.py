@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,17 +53,6 @@ def finished_run(run_path: Path) -> Path:
     write_steps(made, range(3))
     made.close(status="finished")
     return run_path
-
-
-@pytest.fixture
-def wait_until() -> Callable[[Callable[[], bool]], None]:
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
-        while not condition():
-            assert time.monotonic() < deadline, "waited in vain"
-            time.sleep(0.02)
-
-    return wait
 
 
 @pytest.fixture

@@ -46,11 +46,11 @@ def test_each_picture_is_stored_once_and_read_with_its_turns(
     commit(writer, 1, with_images(1, 0, [B, A], C), build_trajectory(1, 1))
     assert stored(run_path) == [(0, A), (0, B), (1, C)]
     reader = open_run(run_path)
-    [shown, plain] = reader.trajectories_of_step(1)
-    assert [turn.image for turn in shown.turns] == [B, A]
-    assert shown.final_image == C
+    [pictured, plain] = reader.trajectories_of_step(1)
+    assert [turn.image for turn in pictured.turns] == [B, A]
+    assert pictured.final_image == C
     assert [turn.image for turn in plain.turns] == [None, None]
-    assert reader.trajectory(shown.id).turns[1].image == A
+    assert reader.trajectory(pictured.id).turns[1].image == A
     assert reader.images([picture_key(C), "f" * 32]) == {picture_key(C): C}
 
 

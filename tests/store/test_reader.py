@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alarm_events import alarm_event
 from made_run import add_steps, open_writer
 
 from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
@@ -18,9 +19,6 @@ from echoscope.store.log.index import RunIndex
 from echoscope.store.log.packing import pack
 from echoscope.store.reader import open_run, open_runs
 from echoscope.store.records import (
-    Alarm,
-    AlarmSeverity,
-    AlarmState,
     CheckpointRecord,
     CommandAck,
     CommandAction,
@@ -363,16 +361,13 @@ def test_events_are_the_same_with_and_without_duckdb(tmp_path: Path, is_packed: 
         [CommandAck(command_id=answered.command_id, step=4, outcome=CommandOutcome.APPLIED)],
         settings=SettingsRecord(step=5, values={"optim.lr": 1e-4}),
     )
-    alarm = Alarm(
-        alarm_id="a",
+    alarm = alarm_event(
+        "a",
+        4,
         rule="ENTROPY_LOW",
-        severity=AlarmSeverity.WARNING,
-        state=AlarmState.RAISED,
-        step=4,
         onset_step=3,
         metric="policy/entropy",
         value=math.nan,
-        baseline=None,
         threshold=0.3,
         window=5,
         message="Entropy is low.",

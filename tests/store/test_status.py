@@ -33,12 +33,12 @@ def asked(
     attempt: int = 1,
     by: str = "root",
     reason: str = "",
-    at: float = NOW - 720,
+    issued_at: float = NOW - 720,
 ) -> CommandState:
     command = Command(
-        command_id=f"{action}-{at}",
+        command_id=f"{action}-{issued_at}",
         run_id="r",
-        issued_at=at,
+        issued_at=issued_at,
         issued_by=by,
         action=CommandAction(action),
         reason=reason,
@@ -46,7 +46,7 @@ def asked(
     if not is_applied:
         return CommandState(command=command, ack=None)
     ack = CommandAck(command_id=command.command_id, step=38, outcome=CommandOutcome.APPLIED)
-    return CommandState(command=command, ack=ack, attempt=attempt, answered_at=at)
+    return CommandState(command=command, ack=ack, attempt=attempt, answered_at=issued_at)
 
 
 def judged(recorded: str, *states: CommandState, **changes: Any) -> RunStatus:
@@ -56,7 +56,7 @@ def judged(recorded: str, *states: CommandState, **changes: Any) -> RunStatus:
 
 
 @pytest.mark.parametrize(
-    ("found", "word", "words"),
+    ("status", "word", "sentence"),
     [
         (judged("running"), "live", "live"),
         (
@@ -121,8 +121,8 @@ def judged(recorded: str, *states: CommandState, **changes: Any) -> RunStatus:
         (judged("of a later version"), "crashed", "crashed"),
     ],
 )
-def test_how_a_run_stands(found: RunStatus, word: str, words: str) -> None:
-    assert (found.status.value, found.words(NOW)) == (word, words)
+def test_how_a_run_stands(status: RunStatus, word: str, sentence: str) -> None:
+    assert (status.status.value, status.words(NOW)) == (word, sentence)
 
 
 def test_a_crashed_trainer_is_told_from_a_silent_one_by_its_lock(tmp_path: Path) -> None:
@@ -170,16 +170,16 @@ def test_the_pace_is_the_median_between_recent_steps() -> None:
 def test_an_imported_run_is_neither_finished_nor_live() -> None:
     """Whether the training behind the files goes on is not known."""
 
-    def words(recorded: str, origin: Origin) -> str:
+    def status_words(recorded: str, origin: Origin) -> str:
         status = status_of(
             recorded, 1, (), is_starting=False, heard_at=0, step_s=1, now=1e6, origin=origin
         )
         return status.words(1e6)
 
-    assert words("finished", Origin.IMPORTED) == "imported"
-    assert words("running", Origin.IMPORTED) == "being imported"
-    assert words("crashed", Origin.IMPORTED) == "crashed", "the import itself was killed"
-    assert words("finished", Origin.RECORDED) == "finished"
+    assert status_words("finished", Origin.IMPORTED) == "imported"
+    assert status_words("running", Origin.IMPORTED) == "being imported"
+    assert status_words("crashed", Origin.IMPORTED) == "crashed", "the import itself was killed"
+    assert status_words("finished", Origin.RECORDED) == "finished"
 
 
 def test_the_configuration_says_who_wrote_the_steps() -> None:

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from alarm_events import alarm_event
+from waiting import wait_until
 
 from echoscope.store.errors import NotARunError, RunBusyError, RunExistsError, StoreWriteError
 from echoscope.store.reader import open_run
 from echoscope.store.records import (
-    Alarm,
-    AlarmSeverity,
-    AlarmState,
     CheckpointRecord,
     CommandAck,
     CommandOutcome,
@@ -75,7 +74,7 @@ def test_finished_trajectories_are_visible_before_their_step_ends(
 
 
 def test_early_trajectories_become_visible_by_themselves(
-    writer: RunWriter, run_path: Path, trajectory: Build, wait_until: Build
+    writer: RunWriter, run_path: Path, trajectory: Build
 ) -> None:
     writer.add_trajectories([trajectory(0, 0)])
     reader = open_run(run_path)
@@ -148,16 +147,13 @@ def test_events_of_a_step_and_between_steps(
     writer: RunWriter, run_path: Path, steps: Build, metrics: Build
 ) -> None:
     steps(writer, [0])
-    alarm = Alarm(
-        alarm_id="a1",
+    alarm = alarm_event(
+        "a1",
+        1,
         rule="entropy_low",
-        severity=AlarmSeverity.WARNING,
-        state=AlarmState.RAISED,
-        step=1,
         onset_step=0,
         metric="policy/entropy",
         value=0.1,
-        baseline=None,
         threshold=float("inf"),
         window=5,
         message="entropy fell",

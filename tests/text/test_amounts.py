@@ -16,7 +16,7 @@ def test_the_examples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "duration_text"),
     [
         (0, "0 s"),
         (59.4, "59 s"),
@@ -29,18 +29,18 @@ def test_the_examples() -> None:
         (172_800, "2.0 days"),
     ],
 )
-def test_durations(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+def test_durations(seconds: float, duration_text: str) -> None:
+    assert duration(seconds) == duration_text
     assert duration(math.nan) == "unknown"
 
 
 def test_a_time_that_runs_down_never_grows() -> None:
     """It went from "about 2 min" to "89 s": the number grew and the unit changed."""
     units = ("days", "h", "min", "s")
-    said = [duration(seconds).split() for seconds in range(200_000, -1, -7)]
-    ranks = [(units.index(unit), -float(number)) for number, unit in said]
+    durations = [duration(seconds).split() for seconds in range(200_000, -1, -7)]
+    ranks = [(units.index(unit), -float(number)) for number, unit in durations]
     assert ranks == sorted(ranks)
-    assert all(float(number) < 60 for number, unit in said if unit in ("min", "s"))
+    assert all(float(number) < 60 for number, unit in durations if unit in ("min", "s"))
 
 
 def test_fixed_digits_and_clocks() -> None:

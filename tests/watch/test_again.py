@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from followed_run import Followed, add, followed, line, row
+from followed_run import add, followed, line, row
 
 from echoscope.store.reader import open_run
 from echoscope.watch import folder
@@ -14,10 +14,6 @@ from echoscope.watch import folder
 
 def rows(step: int, score: float = 1.0, size: int = 4) -> str:
     return "".join(row(step, sample, score) for sample in range(size))
-
-
-def episodes(watch: Followed, *steps: int) -> list[int]:
-    return [len(open_run(watch.run).trajectories_of_step(step)) for step in steps]
 
 
 def test_the_rest_of_a_step_that_came_while_nobody_watched_is_added(tmp_path: Path) -> None:
@@ -28,7 +24,7 @@ def test_the_rest_of_a_step_that_came_while_nobody_watched_is_added(tmp_path: Pa
     add(file, "".join(row(2, sample) for sample in range(3, 8)))
     with followed(file, run) as watch:
         assert watch.look(2) == [1, 2]
-        assert episodes(watch, 1, 2) == [8, 8]
+        assert watch.num_episodes(1, 2) == [8, 8]
 
 
 def test_steps_that_were_trained_again_while_nobody_watched_are_replaced(tmp_path: Path) -> None:
@@ -56,7 +52,7 @@ def test_what_is_gone_from_the_files_stays_in_the_run(tmp_path: Path) -> None:
     with followed(log, run) as watch:
         assert watch.look(2) == [1, 2, 3, 4]
         assert watch.values("policy/entropy") == {1: 1.0, 2: 1.0, 3: 1.0, 4: 0.5}
-    assert watch.said == []
+    assert watch.messages == []
 
 
 def test_a_pipe_that_is_watched_again_adds_to_its_run(tmp_path: Path) -> None:

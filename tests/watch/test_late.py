@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from followed_run import Followed, add, followed, line, row
+from followed_run import add, followed, line, row
 
-from echoscope.store.reader import open_run
 from echoscope.watch import folder as folders
 from echoscope.watch.ledger import Waits
 from echoscope.watch.rollouts import KEPT_STEPS
@@ -33,10 +32,6 @@ def completions(folder: Path, step: int, num_rows: int = 4) -> None:
     }
     folder.mkdir(exist_ok=True)
     pq.write_table(pa.table(columns), folder / f"completions_{step:05d}.parquet")
-
-
-def episodes(watch: Followed, *steps: int) -> list[int]:
-    return [len(open_run(watch.run).trajectories_of_step(step)) for step in steps]
 
 
 def test_completions_that_appear_while_a_look_is_on_are_judged_with_their_step(
@@ -61,8 +56,8 @@ def test_completions_that_appear_while_a_look_is_on_are_judged_with_their_step(
         assert watch.look(2) == [1]
         monkeypatch.setattr(folders.Folder, "_list", trainer_goes_on)
         assert watch.look(3) == [1, 2]
-        assert episodes(watch, 1, 2) == [4, 4]
-    assert watch.said == ["step 3 may not be written to the end: not judged"]
+        assert watch.num_episodes(1, 2) == [4, 4]
+    assert watch.messages == ["step 3 may not be written to the end: not judged"]
 
 
 def test_episodes_of_a_step_that_was_judged_by_its_numbers_alone_are_added(tmp_path: Path) -> None:
@@ -73,9 +68,9 @@ def test_episodes_of_a_step_that_was_judged_by_its_numbers_alone_are_added(tmp_p
         assert watch.look(2) == [1, 2, 3, 4]
         completions(files / "completions", 2)
         assert watch.look(2) == [1, 2, 3, 4]
-        assert episodes(watch, 1, 2, 3, 4) == [0, 4, 0, 0]
+        assert watch.num_episodes(1, 2, 3, 4) == [0, 4, 0, 0]
         assert watch.values("policy/entropy") == {1: 1.0, 2: 0.5, 3: 1.0, 4: 1.0}
-    assert watch.said == ["more of step 2 came after it was judged: judged again from there"]
+    assert watch.messages == ["more of step 2 came after it was judged: judged again from there"]
 
 
 def test_the_rest_of_the_newest_step_is_added(tmp_path: Path) -> None:
@@ -87,8 +82,8 @@ def test_the_rest_of_the_newest_step_is_added(tmp_path: Path) -> None:
         assert watch.look(2) == [1, 2]
         add(file, "".join(row(2, sample) for sample in range(3, 8)))
         assert watch.look(2) == [1, 2]
-        assert episodes(watch, 1, 2) == [8, 8]
-    assert watch.said == ["more of step 2 came after it was judged: judged again from there"]
+        assert watch.num_episodes(1, 2) == [8, 8]
+    assert watch.messages == ["more of step 2 came after it was judged: judged again from there"]
 
 
 def test_a_further_file_of_the_newest_step_is_added(tmp_path: Path) -> None:
@@ -101,7 +96,7 @@ def test_a_further_file_of_the_newest_step_is_added(tmp_path: Path) -> None:
         assert watch.look(2) == [1]
         (files / "1" / "3.jsonl").write_text(row(1, 30) + row(1, 31))
         assert watch.look(2) == [1]
-        assert episodes(watch, 1) == [6]
+        assert watch.num_episodes(1) == [6]
 
 
 def test_few_episodes_behind_later_steps_are_counted(tmp_path: Path) -> None:
@@ -113,8 +108,8 @@ def test_few_episodes_behind_later_steps_are_counted(tmp_path: Path) -> None:
         watch.look(2)
         add(file, row(2, 9))
         assert watch.look(2) == [1, 2, 3]
-        assert episodes(watch, 1, 2, 3) == [8, 8, 8]
-    assert watch.said == ["2 episodes came after their step was judged, and are not stored"]
+        assert watch.num_episodes(1, 2, 3) == [8, 8, 8]
+    assert watch.messages == ["2 episodes came after their step was judged, and are not stored"]
 
 
 def test_episodes_of_a_step_long_ago_are_said_and_counted(tmp_path: Path) -> None:
@@ -126,8 +121,8 @@ def test_episodes_of_a_step_long_ago_are_said_and_counted(tmp_path: Path) -> Non
             pass
         completions(files / "completions", 2)
         watch.look(2)
-        assert episodes(watch, 2) == [0]
-    assert watch.said == [
+        assert watch.num_episodes(2) == [0]
+    assert watch.messages == [
         f"more of step 2 came {KEPT_STEPS} steps late: left out",
         "4 episodes came after their step was judged, and are not stored",
     ]
@@ -148,8 +143,8 @@ def test_a_long_file_of_long_ago_is_read_to_its_end_before_a_step_is_judged(
         watch.watch.look()
         assert watch.steps() == []
         assert watch.look(2) == [1, 2, 3]
-        assert episodes(watch, 1, 2, 3) == [8, 8, 8]
-    assert watch.said == []
+        assert watch.num_episodes(1, 2, 3) == [8, 8, 8]
+    assert watch.messages == []
 
 
 def test_no_step_is_judged_before_each_file_was_opened(
@@ -165,8 +160,8 @@ def test_no_step_is_judged_before_each_file_was_opened(
     with followed(files, tmp_path / "run") as watch:
         while watch.look() != [1, 2, 3]:
             pass
-        assert episodes(watch, 1, 2, 3) == [2, 2, 2]
-    assert watch.said == []
+        assert watch.num_episodes(1, 2, 3) == [2, 2, 2]
+    assert watch.messages == []
 
 
 def test_rows_without_steps_are_one_evaluation_that_grows(tmp_path: Path) -> None:
@@ -181,5 +176,5 @@ def test_rows_without_steps_are_one_evaluation_that_grows(tmp_path: Path) -> Non
         assert watch.look(2) == [0]
         add(file, "".join(map(chat, range(4, 300))))
         assert watch.look(2) == [0]
-        assert episodes(watch, 0) == [300]
-    assert watch.said[0].startswith("no step is written in the rollouts: all episodes are one")
+        assert watch.num_episodes(0) == [300]
+    assert watch.messages[0].startswith("no step is written in the rollouts: all episodes are one")

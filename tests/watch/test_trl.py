@@ -29,9 +29,11 @@ STEPS, SAME_FROM = 20, 8
 def test_a_run_of_trl_is_watched_while_it_trains(tmp_path: Path) -> None:
     folder, run = tmp_path / "outputs", tmp_path / "runs" / "trl"
     configure(DashboardSettings(root=run.parent))
-    said: list[str] = []
+    messages: list[str] = []
     steps: list[int] = []
-    watch = Watch(folder, run, on_message=said.append, on_step=lambda step, *_: steps.append(step))
+    watch = Watch(
+        folder, run, on_message=messages.append, on_step=lambda step, *_: steps.append(step)
+    )
     watch.look()
     folder.mkdir()
     log = folder / "train.log"
@@ -50,7 +52,7 @@ def test_a_run_of_trl_is_watched_while_it_trains(tmp_path: Path) -> None:
             if trainer.poll() is None:
                 num_live = len(steps)
             time.sleep(watch.rest_s)
-        assert not any("began again" in line or "late" in line for line in said), said
+        assert not any("began again" in line or "late" in line for line in messages), messages
         shows_on_the_dashboard("trl")
     finally:
         trainer.kill()
@@ -86,7 +88,11 @@ def shows_on_the_dashboard(run_id: str) -> None:
     verdict = queries.verdict(run_id, wait_s=60)
     assert verdict.last_step == STEPS
     assert "STARVED_SIGNAL" in verdict.kinds
-    (alarm,) = [one for one in queries.open_alarms(run_id) if one.rule == "STARVED_SIGNAL"]
+    (alarm,) = [
+        open_alarm
+        for open_alarm in queries.open_alarms(run_id)
+        if open_alarm.rule == "STARVED_SIGNAL"
+    ]
     assert SAME_FROM < alarm.step <= STEPS
     with pytest.raises(SteeringError, match="Echoscope follows the files of TRL and cannot send"):
         send_command(run_id, CommandAction.STOP, {}, "anna", "")

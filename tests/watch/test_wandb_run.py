@@ -75,7 +75,7 @@ def test_each_answer_brings_new_steps(asked: Asked) -> None:
     assert asked.told(run(4)) == [1, 2, 3, 4]
     assert asked.values("policy/entropy")[4] == 0.25
     assert open_run(asked.run).info().config["watched"] == {"path": RUN}
-    assert asked.said == []
+    assert asked.messages == []
 
 
 def test_an_outage_is_told_once(asked: Asked) -> None:
@@ -85,8 +85,8 @@ def test_an_outage_is_told_once(asked: Asked) -> None:
     assert asked.watch.source.is_unanswered
     assert asked.told(run(4)) == [1, 2, 3, 4]
     assert not asked.watch.source.is_unanswered
-    words = "the server gave no answer within 60 s. The server is asked again every 0 s."
-    assert asked.said == [words]
+    sentence = "the server gave no answer within 60 s. The server is asked again every 0 s."
+    assert asked.messages == [sentence]
 
 
 def test_a_server_that_is_down_when_the_watch_begins_is_asked_again(asked: Asked) -> None:
@@ -111,7 +111,7 @@ def test_the_watch_ends_with_the_run_once_no_row_came_after_the_end(asked: Asked
     assert not asked.watch.source.is_ended
     asked.told(run(4, "finished"))
     assert asked.watch.source.is_ended
-    assert asked.said[-1] == "W&B says that the run finished"
+    assert asked.messages[-1] == "W&B says that the run finished"
 
 
 @pytest.mark.parametrize("state", ["finished", "failed", "killed"])

@@ -164,7 +164,7 @@ def test_a_folder_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
         watch.look()
         add(folder / "train.log", line(1))
         assert watch.look() == [1]
-    assert len([s for s in watch.said if "not there yet" in s]) == 1
+    assert len([s for s in watch.messages if "not there yet" in s]) == 1
 
 
 def test_hostile_text_is_a_step_like_any_other(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_the_next_watch_goes_on_where_the_run_stands(
     add(log, line(61))
     with followed(log, run) as watch:
         assert watch.look(2) == list(range(1, 62))
-        assert (watch.said, watch.seen) == ([], [61])
+        assert (watch.messages, watch.seen) == ([], [61])
     assert open_run(run).info().attempt == 2
 
 
@@ -294,7 +294,7 @@ def test_a_short_file_is_compared_with_the_run_after_a_restart(tmp_path: Path) -
     add(log, line(3))
     with followed(log, run) as watch:
         assert watch.look(2) == [1, 2, 3]
-        assert watch.said == []
+        assert watch.messages == []
     add(log, line(2, entropy=0.125))
     with followed(log, run) as watch:
         assert watch.look(2) == [1, 2]
@@ -311,7 +311,7 @@ def test_rollouts_are_not_converted_again_after_a_restart(tmp_path: Path) -> Non
     (folder / "3.jsonl").write_text("".join(row(3, s) for s in range(4)))
     with followed(folder, run) as watch:
         assert watch.look(2) == [1, 2, 3]
-        assert watch.said == []
+        assert watch.messages == []
 
 
 def test_alarms_of_the_past_are_told_once_and_new_ones_when_they_come(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ MIS = [TRAINER, "off_policy.correction=mis", "off_policy.level=token"]
 
 
 @pytest.mark.parametrize(
-    ("overrides", "changes", "words"),
+    ("overrides", "changes", "phrase"),
     [
         (
             ["selection.strategy=none"],
@@ -47,10 +47,10 @@ MIS = [TRAINER, "off_policy.correction=mis", "off_policy.level=token"]
     ],
 )
 def test_a_setting_without_effect_says_why(
-    overrides: list[str], changes: dict[str, Any], words: str
+    overrides: list[str], changes: dict[str, Any], phrase: str
 ) -> None:
     (warning,) = warnings(overrides, changes)
-    assert words in warning
+    assert phrase in warning
 
 
 @pytest.mark.parametrize(

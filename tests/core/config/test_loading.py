@@ -362,7 +362,7 @@ def test_an_override_turns_a_sink_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "words", "name", "values"),
+    ("recipe", "overrides", "name", "values"),
     [
         ("frozen_lake", (), None, {}),
         ("frozen_lake", ("steps=7", "seed=3", "eval.every=5"), None, {}),
@@ -378,9 +378,9 @@ def test_an_override_turns_a_sink_on() -> None:
     ],
 )
 def test_newcomer_h1_a_run_knows_its_recipe_and_where_it_differs(
-    recipe: str, words: tuple[str, ...], name: str | None, values: dict[str, object]
+    recipe: str, overrides: tuple[str, ...], name: str | None, values: dict[str, object]
 ) -> None:
-    origin = load_config(recipe, overrides=words).recipe
+    origin = load_config(recipe, overrides=overrides).recipe
     assert (origin and origin.name, dict(origin.values) if origin else {}) == (name, values)
 
 

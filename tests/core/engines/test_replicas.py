@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from generating import generate
 from safetensors.torch import load_file
 from small_qwen import make_model
+from waiting import wait_until
 
 from echoscope.core.config.engine import HfEngineConfig
 from echoscope.core.engines import replicas as replicas_module
@@ -66,7 +66,7 @@ class Fleet:
     num_starts: int = 0
     num_made: int = 0
     may_start: threading.Event = field(default_factory=threading.Event)
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     def start(self, index: int) -> Engine:
         self.num_starts += 1
@@ -74,13 +74,6 @@ class Fleet:
         self.at[index] = Mortal(MODELS[0], config=HfEngineConfig())
         self.num_made += 1
         return self.at[index]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -95,7 +88,9 @@ def make(fleet: Fleet) -> Iterator[Callable[..., Replicas]]:
     made: list[Replicas] = []
 
     def build(number: int, **settings: Any) -> Replicas:
-        made.append(Replicas(Policy(), fleet.start, number, report=fleet.said.append, **settings))
+        made.append(
+            Replicas(Policy(), fleet.start, number, report=fleet.messages.append, **settings)
+        )
         return made[-1]
 
     yield build
@@ -118,7 +113,7 @@ def test_a_lost_replica_costs_no_sample(make: Callable[..., Replicas], fleet: Fl
     fleet.at[1].dies_at = 5
     dead = fleet.at[1]
     assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin()
-    assert fleet.said[0] == (
+    assert fleet.messages[0] == (
         "replica 1 of the engine was lost (killed); it is started again, and its 4 requests go to "
         "the others"
     )
@@ -133,7 +128,7 @@ def test_the_last_replica_comes_back_within_the_same_call(
     engine = make(1)
     fleet.at[0].dies_at = 5
     assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin()
-    assert fleet.said[-1] == "replica 0 of the engine is back"
+    assert fleet.messages[-1] == "replica 0 of the engine is back"
 
 
 def test_a_replica_that_is_back_samples_from_the_newest_weights(
@@ -148,7 +143,7 @@ def test_a_replica_that_is_back_samples_from_the_newest_weights(
     samples = generate(engine, PROMPTS * 4, LONG, seeds=[*range(12)] * 4)
     assert tokens(samples) == builtin(1) * 4
     assert {sample.policy_version for sample in samples} == {7}
-    assert "replica 0 of the engine is back" in fleet.said
+    assert "replica 0 of the engine is back" in fleet.messages
     assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin(1)
     assert fleet.at[0].num_calls, "it samples again"
 
@@ -159,7 +154,7 @@ def test_with_weights_that_move_a_replica_joins_at_the_next_sync(
     engine = make(2, weights_rest=False)
     fleet.at[0].dies_at = 0
     assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin()
-    until(lambda: fleet.num_made == 3)
+    wait_until(lambda: fleet.num_made == 3)
     back = fleet.at[0]
     generate(engine, PROMPTS, LONG, seeds=range(12))
     assert back.num_calls == 0
@@ -178,7 +173,7 @@ def test_a_replica_that_takes_no_weights_is_replaced(
     fleet.at[1].dies_on_sync = True
     engine.sync_weights(Policy(MODELS[1], 1))
     assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin(1)
-    assert "(takes no weights); it is started again" in fleet.said[0]
+    assert "(takes no weights); it is started again" in fleet.messages[0]
 
 
 def test_a_replica_that_dies_again_and_again_is_given_up(
@@ -190,14 +185,14 @@ def test_a_replica_that_dies_again_and_again_is_given_up(
     with pytest.raises(EngineError, match="all replicas of the engine are lost"):
         generate(engine, PROMPTS, LONG, seeds=range(12))
     assert fleet.num_starts == replicas_module.MAX_LOSSES
-    assert "it is not started again" not in " ".join(fleet.said[:-1])
+    assert "it is not started again" not in " ".join(fleet.messages[:-1])
 
 
 def test_a_replica_with_other_weights_is_lost(make: Callable[..., Replicas], fleet: Fleet) -> None:
     engine = make(2)
     fleet.at[1].sync_weights(Policy(MODELS[1], 9))
     assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin()
-    assert "sampled from version 9 of the policy, but version 0 was sent" in fleet.said[0]
+    assert "sampled from version 9 of the policy, but version 0 was sent" in fleet.messages[0]
 
 
 def test_what_a_replica_was_sent_when_it_started_again_is_not_sent_to_all() -> None:

@@ -61,9 +61,9 @@ class ChatServer:
             stop_token_ids=self._chat.stop_token_ids,
         )
         (sample,) = generate(self._engine, [prompt], params, seeds=[0])
-        words, _ = self._chat.decode_response(sample.tokens)
+        sampled_text, _ = self._chat.decode_response(sample.tokens)
         is_cut = int(sample.tokens[-1]) not in self._chat.stop_token_ids
-        return THINK_OPEN + words, len(prompt), len(sample.tokens), is_cut
+        return THINK_OPEN + sampled_text, len(prompt), len(sample.tokens), is_cut
 
 
 def _text(content: Any) -> str:

@@ -212,14 +212,14 @@ def test_the_command_plays_a_world(evaluate: Evaluate, tmp_path: Path) -> None:
     (info / "entry_points.txt").write_text(
         "[inspect_ai]\nechoscope = echoscope.core.evaluation.inspect_tasks\n"
     )
-    words = [f"-T{name}={_yaml(value)}" for name, value in RECIPE.items()]
+    parameters = [f"-T{name}={_yaml(value)}" for name, value in RECIPE.items()]
     with serving() as server:
         subprocess.run(
             [
                 *(str(Path(sys.executable).with_name("inspect")), "eval", "echoscope/frozen_lake"),
                 *("--model", "openai-api/local/tiny", "--model-base-url", f"{server.url}/v1"),
                 *("--temperature", "0", "--display", "none", "--log-dir", str(tmp_path / "logs")),
-                *("-T", "tasks=3", "-T", "seed=0", *words),
+                *("-T", "tasks=3", "-T", "seed=0", *parameters),
             ],
             check=True,
             env={

@@ -52,12 +52,12 @@ def table(reader: RunReader) -> MetricTable:
     return table_of_run(reader)
 
 
-def at(table: MetricTable, key: str, step: int) -> float:
+def value_at(table: MetricTable, key: str, step: int) -> float:
     return float(table.columns[key][table.steps.tolist().index(step)])
 
 
-def note(table: MetricTable, words: str) -> str:
-    (noted,) = [note for note in table.notes if words in note]
+def note(table: MetricTable, phrase: str) -> str:
+    (noted,) = [note for note in table.notes if phrase in note]
     return noted
 
 
@@ -66,11 +66,11 @@ def test_what_a_checkpoint_sampled_is_measured_as_the_run_did(
 ) -> None:
     """The weights after step 3 sampled step 4, and no other step."""
     scored = with_information(table, reader, by_checkpoint(reader, 3), every=1)
-    assert at(scored, KEY, 4) == pytest.approx(at(table, KEY, 4), abs=1e-4)
-    assert at(scored, ENTROPY, 4) == pytest.approx(at(table, ENTROPY, 4), abs=1e-4)
-    assert at(scored, KEY, 1) != pytest.approx(at(table, KEY, 1), abs=1e-4)
-    assert np.isnan(at(scored, ENTROPY, 1))
-    assert at(scored, "info/first_turn/cross_entropy_per_token", 1) > 0
+    assert value_at(scored, KEY, 4) == pytest.approx(value_at(table, KEY, 4), abs=1e-4)
+    assert value_at(scored, ENTROPY, 4) == pytest.approx(value_at(table, ENTROPY, 4), abs=1e-4)
+    assert value_at(scored, KEY, 1) != pytest.approx(value_at(table, KEY, 1), abs=1e-4)
+    assert np.isnan(value_at(scored, ENTROPY, 1))
+    assert value_at(scored, "info/first_turn/cross_entropy_per_token", 1) > 0
 
 
 def test_the_notes_say_which_weights(reader: RunReader, table: MetricTable) -> None:
@@ -94,7 +94,7 @@ def test_other_metrics_stay(reader: RunReader, table: MetricTable) -> None:
     assert seen == [(1, 2), (2, 2)]
     kept = "reward/group_std_mean"
     assert scored.columns[kept].tolist() == table.columns[kept].tolist()
-    assert np.isnan(at(scored, KEY, 2))  # measured by the run, not scored now
+    assert np.isnan(value_at(scored, KEY, 2))  # measured by the run, not scored now
 
 
 def test_a_model_from_elsewhere(reader: RunReader, table: MetricTable, tiny_model: Path) -> None:

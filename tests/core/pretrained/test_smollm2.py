@@ -36,8 +36,8 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def echoscope(*words: str, expected: int = 0) -> str:
-    command = [sys.executable, "-m", "echoscope", *words]
+def echoscope(*arguments: str, expected: int = 0) -> str:
+    command = [sys.executable, "-m", "echoscope", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == expected, done.stdout + done.stderr
     return done.stdout + done.stderr

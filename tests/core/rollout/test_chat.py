@@ -189,8 +189,8 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
 
 
 def test_a_folder_without_tokenizer_json_is_converted(tmp_path):
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "go", "up"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "go", "up"]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     assert load_tokenizer(tmp_path).encode("go up", add_special_tokens=False) == [5, 6]

@@ -25,19 +25,19 @@ def chat(shipped_tokenizer) -> ChatFormat:
     return ChatFormat(shipped_tokenizer)
 
 
-def shown(chat: ChatFormat, prompt: Prompt) -> str:
+def prompt_text(chat: ChatFormat, prompt: Prompt) -> str:
     return chat.decode(prompt.tokens)
 
 
 def test_the_bare_recipe_shows_the_observation_and_nothing_else(chat):
     conversation = Conversation(chat, ContextConfig(**BARE), "Cross the lake.")
-    assert shown(chat, conversation.prompt("S1")) == "<|user|>S1<|end|><|assistant|><think>"
+    assert prompt_text(chat, conversation.prompt("S1")) == "<|user|>S1<|end|><|assistant|><think>"
 
 
 def test_the_first_prompt_holds_system_instructions_observation_and_hint(chat):
     config = ContextConfig(system="Play.", force_think=False)
     conversation = Conversation(chat, config, "Cross the lake.")
-    assert shown(chat, conversation.prompt("S1")) == (
+    assert prompt_text(chat, conversation.prompt("S1")) == (
         "<|system|>Play.<|end|>"
         f"<|user|>Cross the lake.\n\nS1\n{format_hint(config)}<|end|><|assistant|>"
     )
@@ -51,7 +51,7 @@ def test_later_turns_append_feedback_to_what_was_sampled(chat):
     second = conversation.prompt("S2")
     assert second.tokens[: len(first.tokens)].tolist() == first.tokens.tolist()
     assert second.tokens[len(first.tokens) :][: len(response)].tolist() == response.tolist()
-    assert shown(chat, second) == (
+    assert prompt_text(chat, second) == (
         f"<|user|>S1<|end|><|assistant|><think>{REPLY}<|end|><|user|>S2<|end|><|assistant|><think>"
     )
 
@@ -60,7 +60,7 @@ def test_a_cut_response_is_closed_by_the_prompt(chat):
     conversation = Conversation(chat, ContextConfig(**BARE))
     conversation.prompt("S1")
     conversation.respond(chat.encode_response("I go")[:-1])
-    assert shown(chat, conversation.prompt("S2")) == (
+    assert prompt_text(chat, conversation.prompt("S2")) == (
         "<|user|>S1<|end|><|assistant|><think>I go<|end|><|user|>S2<|end|><|assistant|><think>"
     )
 
@@ -84,9 +84,9 @@ def test_hostile_observations_stay_text(chat):
 
 def test_the_reward_line_is_shown_from_the_second_turn_on(chat):
     conversation = Conversation(chat, ContextConfig(**BARE, show_reward=True))
-    assert "Reward" not in shown(chat, conversation.prompt("S1"))
+    assert "Reward" not in prompt_text(chat, conversation.prompt("S1"))
     conversation.respond(chat.encode_response(REPLY))
-    text = shown(chat, conversation.prompt("S2", last_reward=-0.1))
+    text = prompt_text(chat, conversation.prompt("S2", last_reward=-0.1))
     assert "<|user|>Reward: -0.1\nS2<|end|>" in text
 
 
@@ -94,7 +94,7 @@ def test_the_reward_is_not_shown_unless_it_is_asked_for(chat):
     conversation = Conversation(chat, ContextConfig(**BARE, show_reward=False))
     conversation.prompt("S1")
     conversation.respond(chat.encode_response(REPLY))
-    text = shown(chat, conversation.prompt("S2", last_reward=-0.1))
+    text = prompt_text(chat, conversation.prompt("S2", last_reward=-0.1))
     assert text.endswith("<|user|>S2<|end|><|assistant|><think>")
     assert ContextConfig().show_reward is False
 
@@ -109,7 +109,7 @@ def play(conversation: Conversation, chat: ChatFormat, num_turns: int) -> list[P
 
 def first_turns(chat: ChatFormat, prompts: list[Prompt]) -> list[int]:
     """The oldest turn that each prompt shows."""
-    return [int(shown(chat, prompt).partition("S")[2][0]) for prompt in prompts]
+    return [int(prompt_text(chat, prompt).partition("S")[2][0]) for prompt in prompts]
 
 
 def test_a_window_keeps_system_and_instructions_and_starts_at_a_later_turn(chat):
@@ -118,11 +118,11 @@ def test_a_window_keeps_system_and_instructions_and_starts_at_a_later_turn(chat)
     )
     prompts = play(Conversation(chat, config, "Rules."), chat, 3)
     assert first_turns(chat, prompts) == [0, 0, 1]
-    assert shown(chat, prompts[1]) == (
+    assert prompt_text(chat, prompts[1]) == (
         "<|system|>Play.<|end|><|user|>Rules.\n\nS0<|end|><|assistant|>R0<|end|>"
         "<|user|>S1<|end|><|assistant|>"
     )
-    assert shown(chat, prompts[2]) == (
+    assert prompt_text(chat, prompts[2]) == (
         "<|system|>Play.<|end|><|user|>Rules.\n\nS1<|end|><|assistant|>R1<|end|>"
         "<|user|>S2<|end|><|assistant|>"
     )
@@ -131,7 +131,7 @@ def test_a_window_keeps_system_and_instructions_and_starts_at_a_later_turn(chat)
 def test_a_window_of_one_shows_the_present_turn_alone(chat):
     prompts = play(Conversation(chat, ContextConfig(**BARE, history_turns=1)), chat, 3)
     assert first_turns(chat, prompts) == [0, 1, 2]
-    assert shown(chat, prompts[2]) == "<|user|>S2<|end|><|assistant|><think>"
+    assert prompt_text(chat, prompts[2]) == "<|user|>S2<|end|><|assistant|><think>"
 
 
 def test_an_over_long_prompt_does_not_fit(chat):
@@ -156,7 +156,7 @@ def test_drop_oldest_cannot_drop_the_present_turn(chat):
     config = ContextConfig(**BARE, max_prompt_tokens=8, on_long_prompt="drop_oldest")
     prompt = Conversation(chat, config).prompt("a frozen lake and more")
     assert not prompt.fits
-    assert "a frozen lake and more" in shown(chat, prompt)
+    assert "a frozen lake and more" in prompt_text(chat, prompt)
 
 
 def test_reasoning_off_needs_a_template_that_leaves_it_off(chatml_tokenizer):

@@ -39,8 +39,8 @@ THREE = (
 ON = "curriculum={by: success}"
 
 
-def three(*words: str) -> RunConfig:
-    return load_config(overrides=[THREE, ON, *words])
+def three(*overrides: str) -> RunConfig:
+    return load_config(overrides=[THREE, ON, *overrides])
 
 
 # -- the shares ----------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def test_its_tasks_are_its_own_and_the_same_each_time(probed: tuple[Path, Listen
     assert not others & set(of_probes[0])
 
 
-def words(batch: RolloutBatch) -> list[list[int]]:
+def sampled_tokens(batch: RolloutBatch) -> list[list[int]]:
     return [
         turn.response_tokens.tolist()
         for trajectory in batch.trajectories
@@ -113,7 +113,7 @@ def test_the_same_policy_plays_it_the_same_way_at_every_step(make_config: MakeCo
     plays the same tasks with other random numbers each time."""
     bench = make_bench(make_config())
     engine = HfEngine(bench.policy.model, config=bench.config.engine)
-    said = {}
+    sampled = {}
     for split in (Split.PROBE, Split.EVAL):
         source = EnvSource(
             EnvPool(probe_groups(bench.config), group_size=1, seed=0, split=split),
@@ -124,9 +124,9 @@ def test_the_same_policy_plays_it_the_same_way_at_every_step(make_config: MakeCo
             on_finished=lambda finished: None,
             should_abort=lambda: False,
         )
-        said[split] = [words(source.collect(step, bench.config)) for step in (1, 7)]
-    assert said[Split.PROBE][0] == said[Split.PROBE][1]
-    assert said[Split.EVAL][0] != said[Split.EVAL][1]
+        sampled[split] = [sampled_tokens(source.collect(step, bench.config)) for step in (1, 7)]
+    assert sampled[Split.PROBE][0] == sampled[Split.PROBE][1]
+    assert sampled[Split.EVAL][0] != sampled[Split.EVAL][1]
 
 
 @pytest.mark.long
@@ -185,26 +185,28 @@ def test_it_needs_no_evaluation(make_config: MakeConfig, tmp_path: Path) -> None
 
 def test_the_alarms_on_success_can_see(make_config: MakeConfig, tmp_path: Path) -> None:
     """TRAIN_EVAL_DIVERGENCE has nothing to judge by where no tasks are fixed."""
-    said = {}
+    warnings = {}
     for every in (0, 9):
         listener = Listener()
         config = make_config(f"probe.every={every}", "steps=1", *NO_EVALUATION)
         start(config, tmp_path / str(every), listener)
-        said[every] = " ".join(text for text in listener.messages if "cannot raise" in text)
-    assert "TRAIN_EVAL_DIVERGENCE" in said[0]
-    assert "TRAIN_EVAL_DIVERGENCE" not in said[9]
+        warnings[every] = " ".join(text for text in listener.messages if "cannot raise" in text)
+    assert "TRAIN_EVAL_DIVERGENCE" in warnings[0]
+    assert "TRAIN_EVAL_DIVERGENCE" not in warnings[9]
 
 
 class Steering(Listener):
     """Posts a command when a phase of a step begins."""
 
-    def __init__(self, path: Path, at: tuple[int, str], action: str, **settings: object) -> None:
+    def __init__(
+        self, path: Path, moment: tuple[int, str], action: str, **settings: object
+    ) -> None:
         super().__init__()
-        self.path, self.at, self.action, self.settings = path, at, action, settings
+        self.path, self.moment, self.action, self.settings = path, moment, action, settings
 
     def phase(self, step: int, name: str) -> None:
         super().phase(step, name)
-        if (step, name) == self.at:
+        if (step, name) == self.moment:
             post(self.path, new_command(self.path.name, self.action, settings=self.settings))
 
 

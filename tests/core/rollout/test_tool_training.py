@@ -211,7 +211,7 @@ def test_a_demonstration_is_token_for_token_what_a_rollout_would_record(chat: Ch
         row = encode(demo, chat, force_think=True, prompt_weight=0.0)
         trained = np.flatnonzero(row.weights)
         end = chat.decode([chat.turn_end_id])
-        said = [
+        responses = [
             reply.content.removeprefix("<think>")
             + "".join(
                 spell_call(*call, Conversation(chat, BARE, tools=demo.tools).tool_format)
@@ -221,7 +221,7 @@ def test_a_demonstration_is_token_for_token_what_a_rollout_would_record(chat: Ch
             for _, reply in demo.exchanges
             if reply.train
         ]
-        assert chat.decode(row.tokens[trained]) == "".join(said)
+        assert chat.decode(row.tokens[trained]) == "".join(responses)
         prompt = chat.decode(row.tokens)
         for asked, _ in demo.exchanges[1:]:
             assert all(message.role == "tool" for message in asked)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from recorded import metric
 from started import started
+from waiting import wait_until
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
@@ -175,10 +175,10 @@ def test_after_kill_9_no_worker_process_is_left_and_the_run_goes_on(
     config_file: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    words = [*AHEAD, "collection.workers=processes", "collection.num_workers=2", "steps=2000"]
-    words.append("checkpoint.every=1")
+    overrides = [*AHEAD, "collection.workers=processes", "collection.num_workers=2", "steps=2000"]
+    overrides.append("checkpoint.every=1")
     command = "from echoscope.cli import main; main()"
-    arguments = ["train", "--config", str(config_file), "-o", str(run), "--headless", *words]
+    arguments = ["train", "--config", str(config_file), "-o", str(run), "--headless", *overrides]
     with (tmp_path / "out").open("wb") as out:
         process = started(
             subprocess.Popen([sys.executable, "-c", command, *arguments], stdout=out, stderr=out)
@@ -198,10 +198,3 @@ def children(pid: int) -> list[Path]:
     """The command lines of a process's children, as files that are there while they are."""
     ids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [Path(f"/proc/{child}/cmdline") for child in ids]
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.05)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from alarm_events import alarm_event
 from listening import Listener
 from recorded import metric
 
@@ -28,8 +29,6 @@ from echoscope.store.log.verify import verify
 from echoscope.store.reader import CommandState, open_run
 from echoscope.store.records import (
     Alarm,
-    AlarmSeverity,
-    AlarmState,
     CommandAction,
     CommandOutcome,
     StepMetrics,
@@ -56,7 +55,7 @@ def test_lost_success_on_the_probe_stops_the_run(tmp_path: Path) -> None:
     Two prompts a step move success in training up and down by a quarter; the probe's tasks are
     always the same, so it is the probe that tells.
     """
-    words = [
+    overrides = [
         *("steps=40", "envs.eval=[]", "checkpoint.every=0", "envs.group_size=8"),
         *(
             "envs.train.0.groups=2",
@@ -68,7 +67,7 @@ def test_lost_success_on_the_probe_stops_the_run(tmp_path: Path) -> None:
         *("diagnostics.alarms.actions={LOW_SUCCESS: stop}", *UNMEASURED),
     ]
     path, listener = tmp_path / "run", Listener()
-    assert start(load_config("bandit", overrides=words), path, listener) == "stopped"
+    assert start(load_config("bandit", overrides=overrides), path, listener) == "stopped"
     alarm, info = raised(path, "LOW_SUCCESS"), open_run(path).info()
     assert alarm.metric == "probe/bandit/success_rate"
     assert "success on the probe tasks: " in alarm.message
@@ -114,10 +113,10 @@ def test_gradients_out_of_range_stop_the_run(make_config: MakeConfig, tmp_path: 
     assert ids == ["alarm-non_finite-00000001-1", "alarm-non_finite-00000001-3"]
 
 
-def stops_at_step_1(make_config: MakeConfig, *words: str, action: str = "stop") -> RunConfig:
+def stops_at_step_1(make_config: MakeConfig, *overrides: str, action: str = "stop") -> RunConfig:
     return make_config(
         *("steps=4", "reward.shaping.0.weight=1e30", "advantage.kind=rloo", "checkpoint.every=0"),
-        *("eval.every=0", "eval.before=false", *UNMEASURED, *words),
+        *("eval.every=0", "eval.before=false", *UNMEASURED, *overrides),
         f"diagnostics.alarms.actions={{NON_FINITE: {action}}}",
     )
 
@@ -216,14 +215,14 @@ def test_a_pause_by_an_alarm_writes_a_checkpoint_and_says_how_to_go_on(
     assert start(stops_at_step_1(make_config, action="pause"), path, listener) == "stopped"
     (record,) = open_run(path).checkpoints()
     assert (record.step, record.reason) == (1, "alarm")
-    said = next(text for text in listener.messages if text.startswith("alarm NON_FINITE paused"))
-    assert f"`echoscope ctl {path} resume` goes on" in said
+    message = next(text for text in listener.messages if text.startswith("alarm NON_FINITE paused"))
+    assert f"`echoscope ctl {path} resume` goes on" in message
 
 
-@pytest.mark.parametrize("words", [[], ["diagnostics.alarms.actions={LOW_SUCCESS: stop}"]])
-def test_an_empty_mapping_takes_back_the_actions_of_a_recipe(words: list[str]) -> None:
+@pytest.mark.parametrize("overrides", [[], ["diagnostics.alarms.actions={LOW_SUCCESS: stop}"]])
+def test_an_empty_mapping_takes_back_the_actions_of_a_recipe(overrides: list[str]) -> None:
     clear = "diagnostics.alarms.actions={}"
-    config = load_config("collapse-template", overrides=words)
+    config = load_config("collapse-template", overrides=overrides)
     assert config.diagnostics.alarms.actions
     assert not override(config, [clear]).diagnostics.alarms.actions  # at branching
     assert not apply_settings(  # live
@@ -247,18 +246,15 @@ class RaisesAtFour(StepObserver):
     def judge(self, metrics: Sequence[StepMetrics], config: RunConfig) -> Judged:
         if metrics[0].step != 4:
             return Judged()
-        alarm = Alarm(
-            alarm_id="low_success-4",
+        alarm = alarm_event(
+            "low_success-4",
+            4,
+            "critical",
             rule="LOW_SUCCESS",
-            severity=AlarmSeverity.CRITICAL,
-            state=AlarmState.RAISED,
-            step=4,
             onset_step=4,
             metric="rollout/success_rate",
-            value=0.0,
             baseline=1.0,
             threshold=0.5,
-            window=1,
             message="success was lost",
             earliest_onset_step=self.earliest,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from recorded import assert_same_recording, metric, recorded
+from whole_files import contents
 
 from echoscope.core.config.beside_training import BranchedFrom
 from echoscope.core.config.loading import ConfigError, validate
@@ -36,14 +36,6 @@ def parent(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory) ->
     settings = (*UNWATCHED, "probe.every=2", "critic.kind=head", "advantage.kind=gae")
     start(make_config(*settings), path, SilentEvents())
     return path
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def later(path: Path, step: int) -> dict[str, list[str]]:
@@ -180,7 +172,7 @@ def test_without_links_the_checkpoint_is_copied(
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "words", "said"),
+    ("checkpoint", "overrides", "message"),
     [
         (None, (), "steps is 4 and the checkpoint is of step 4"),
         (9, (), "has no checkpoint of step 9; there are: 0, 1, 2, 3, 4"),
@@ -194,10 +186,10 @@ def test_without_links_the_checkpoint_is_copied(
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(
-    parent: Path, checkpoint: int | None, words: tuple[str, ...], said: str
+    parent: Path, checkpoint: int | None, overrides: tuple[str, ...], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
-        plan_branch(parent, checkpoint=checkpoint, overrides=words)
+    with pytest.raises(ConfigError, match=message) as caught:
+        plan_branch(parent, checkpoint=checkpoint, overrides=overrides)
     assert "\n" not in str(caught.value)
 
 

@@ -16,6 +16,7 @@ from made_run import add_steps, open_writer
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from whole_files import flip_a_bit
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
@@ -340,12 +341,6 @@ def test_a_damaged_file_is_one_line(
         load_weights(checkpoint_path(tmp_path, 1), bench.learner)
     assert "step_000001" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def flip_a_bit(path: Path, offset: int = -2) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 1
-    path.write_bytes(data)
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,8 @@ def test_ctrl_c_stops_after_the_step_and_resume_goes_on(cluster: Any, tmp_path: 
 
 def test_a_run_that_cannot_start_is_given_up_with_its_reason(cluster: Any, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    words = ("demo", *SMALL, "trainer.launcher=ray", "model.path=/nowhere")
-    process = driver(cluster, run, *words)
+    arguments = ("demo", *SMALL, "trainer.launcher=ray", "model.path=/nowhere")
+    process = driver(cluster, run, *arguments)
     assert process.wait(240) != 0
     text = run.with_suffix(".log").read_text()
     assert "/nowhere" in text

@@ -69,14 +69,14 @@ def kill(victim: str, process: Any, cluster: Any, run: Path, draw: random.Random
 def test_the_demo_learns_on_three_nodes_while_one_is_killed(cluster: Any, tmp_path: Path) -> None:
     """Two ranks and two engines; where the node is lost they are placed on the other two."""
     run, log = tmp_path / "run", tmp_path / "run.log"
-    words = (
+    arguments = (
         "demo",
         "eval.every=60",
         "checkpoint.every=5",
         "trainer.launcher=ray",
         "trainer.ranks=2",
     )
-    process = driver(cluster, run, *words, "engine={kind: ray, num_engines: 2}")
+    process = driver(cluster, run, *arguments, "engine={kind: ray, num_engines: 2}")
     while step_of(run) < 22:
         assert process.poll() is None, log.read_text()
         time.sleep(0.5)
@@ -102,11 +102,11 @@ def test_kills_at_any_instant_lose_no_stored_step(cluster: Any, tmp_path: Path) 
     say(f"ECHOSCOPE_SEED={SEED}")
     draw = random.Random(SEED)
     run, log = tmp_path / "run", tmp_path / "run.log"
-    words = ("demo", "steps=1000", "checkpoint.every=1", "eval.every=0", "eval.before=false")
-    words += ("trainer.launcher=ray", "trainer.ranks=2", "engine={kind: ray, num_engines: 2}")
-    words += ("diagnostics.enabled=false", "probe.every=0")
+    arguments = ("demo", "steps=1000", "checkpoint.every=1", "eval.every=0", "eval.before=false")
+    arguments += ("trainer.launcher=ray", "trainer.ranks=2", "engine={kind: ray, num_engines: 2}")
+    arguments += ("diagnostics.enabled=false", "probe.every=0")
     killed: Counter[str] = Counter()
-    process = driver(cluster, run, *words)
+    process = driver(cluster, run, *arguments)
     while sum(killed.values()) - killed["nothing"] < KILLS:
         before = step_of(run)
         if draw.random() < 0.7:  # else in the start, mostly
@@ -125,7 +125,7 @@ def test_kills_at_any_instant_lose_no_stored_step(cluster: Any, tmp_path: Path) 
             assert not ranks(run), "ranks outlive their driver"
         if process.poll() is not None:
             assert victim == "driver" or "attempts in a row" in log.read_text(), log.read_text()
-            again = ("--resume", str(run)) if (run / "run.json").exists() else words
+            again = ("--resume", str(run)) if (run / "run.json").exists() else arguments
             process = driver(cluster, run, *again)
         assert step_of(run) >= before - 1, "at most the step under way is played again"
         say(f"{sum(killed.values())} {victim} at step {before}")

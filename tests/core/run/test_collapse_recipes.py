@@ -57,15 +57,15 @@ def _knobs(config: RunConfig) -> dict[str, object]:
     """Settings that training depends on, flat."""
     flat: dict[str, object] = {}
 
-    def walk(value: object, at: str) -> None:
+    def walk(value: object, path: str) -> None:
         if isinstance(value, Mapping):
             for key, below in value.items():
-                walk(below, f"{at}.{key}" if at else str(key))
+                walk(below, f"{path}.{key}" if path else str(key))
         elif isinstance(value, list):
             for index, below in enumerate(value):
-                walk(below, f"{at}.{index}")
+                walk(below, f"{path}.{index}")
         else:
-            flat[at] = value
+            flat[path] = value
 
     walk(config.model_dump(mode="json", exclude={"name", "steps", "eval", "diagnostics"}), "")
     return flat
@@ -142,8 +142,8 @@ def _table(**changed: np.ndarray) -> MetricTable:
     return MetricTable(steps=steps, columns=columns, sources={})
 
 
-def _then(before: float, after: float, at: int = 12) -> np.ndarray:
-    return np.where(np.arange(STEPS + 1) < at, before, after)
+def _then(before: float, after: float, step: int = 12) -> np.ndarray:
+    return np.where(np.arange(STEPS + 1) < step, before, after)
 
 
 LOST = np.where(np.arange(STEPS + 1) % 5 == 0, _then(0.6, 0.1, 18), np.nan)
@@ -291,4 +291,4 @@ def test_template_collapse_pauses_its_run_and_the_verdict_shows_the_template(
     assert "___" in verdict.text
     assert verdict.exemplars
     ids = {trajectory.id for trajectory in reader.trajectories_of_step(paused)}
-    assert {shown.trajectory_id for shown in verdict.exemplars} <= ids
+    assert {exemplar.trajectory_id for exemplar in verdict.exemplars} <= ids

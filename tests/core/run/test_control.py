@@ -263,9 +263,9 @@ def test_a_stop_that_waits_is_known_before_the_boundary(desk: Desk, action: str)
 
 
 def test_the_first_signal_stops_the_second_stops_at_once(desk: Desk, config: RunConfig) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     before = signal.getsignal(signal.SIGINT)
-    with desk.control.signals(said.append):
+    with desk.control.signals(messages.append):
         os.kill(os.getpid(), signal.SIGINT)
         assert not desk.control.should_abort()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -278,7 +278,7 @@ def test_the_first_signal_stops_the_second_stops_at_once(desk: Desk, config: Run
         "SIGINT in the terminal",
         "second SIGTERM in the terminal",
     ]
-    assert said == [FIRST_SIGNAL, SECOND_SIGNAL]
+    assert messages == [FIRST_SIGNAL, SECOND_SIGNAL]
 
 
 @pytest.fixture
@@ -293,14 +293,14 @@ def test_a_closed_terminal_stops_with_a_checkpoint_and_never_at_once(
     desk: Desk, config: RunConfig, usual_hangup: None
 ) -> None:
     """Kernel and shell both send SIGHUP, and a service manager SIGTERM before it."""
-    said: list[str] = []
-    with desk.control.signals(said.append):
+    messages: list[str] = []
+    with desk.control.signals(messages.append):
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGHUP)
         assert not desk.control.should_abort()
     wishes = desk.boundary(3, config)
     assert wishes.asked == {CommandAction.STOP}
-    assert said == [FIRST_SIGNAL]
+    assert messages == [FIRST_SIGNAL]
 
 
 def test_nohup_keeps_its_word(desk: Desk) -> None:

@@ -29,10 +29,10 @@ CAUSES = {
 }
 
 
-def echoscope(*words: str) -> str:
+def echoscope(*arguments: str) -> str:
     """What a person gets who types it."""
     done = subprocess.run(
-        [sys.executable, "-m", "echoscope", *words], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "echoscope", *arguments], capture_output=True, text=True, check=False
     )
     assert done.returncode in (0, 3), done.stderr
     return done.stdout
@@ -53,9 +53,9 @@ def test_the_first_suggestion_cures(recipe: str, seed: int, tmp_path: Path) -> N
     assert action["can_cure"] == (recipe != "collapse-template")
     assert action["can_cure"] or "the task must change" in action["text"]
 
-    words = shlex.split(action["command"])
-    assert words[:4] == ["echoscope", "ctl", str(run), "branch"]
-    echoscope(*words[1:], "--headless", "--root", str(tmp_path / "cured"))
+    arguments = shlex.split(action["command"])
+    assert arguments[:4] == ["echoscope", "ctl", str(run), "branch"]
+    echoscope(*arguments[1:], "--headless", "--root", str(tmp_path / "cured"))
 
     (branch,) = (tmp_path / "cured").iterdir()
     before = evaluation_success(open_run(run))
@@ -63,6 +63,6 @@ def test_the_first_suggestion_cures(recipe: str, seed: int, tmp_path: Path) -> N
     best, end = max(before.values()), after[max(after)]
     sys.stdout.write(  # the figures of docs/alarms.md
         f"\n{recipe} | {seed} | {best:.0%} | {before[max(before)]:.0%} | "
-        f"{' '.join(words[3:])} | {end:.0%}\n"
+        f"{' '.join(arguments[3:])} | {end:.0%}\n"
     )
     assert end >= CURED * best

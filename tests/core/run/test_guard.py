@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alarm_events import alarm_event
 from guarded import INSTANTS, collapsing, guarded
 from listening import Listener
 from mailboxes import webhook
@@ -38,9 +39,6 @@ from echoscope.store.checkpoints import checkpoint_path, checkpoint_step
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
-    Alarm,
-    AlarmSeverity,
-    AlarmState,
     CommandAction,
     CommandOutcome,
     StepMetrics,
@@ -56,12 +54,11 @@ from echoscope.store.steer.rewinds import (
 
 MakeConfig = Callable[..., RunConfig]
 SUCCESS = "eval/all/success_rate"
-DIP = Alarm(
-    alarm_id="a",
+DIP = alarm_event(
+    "a",
+    45,
+    "critical",
     rule="LOW_SUCCESS",
-    severity=AlarmSeverity.CRITICAL,
-    state=AlarmState.RAISED,
-    step=45,
     onset_step=25,
     metric=SUCCESS,
     value=0.5,
@@ -184,8 +181,8 @@ def test_somebody_may_take_the_untreated_run_back(treated: Path, tmp_path: Path)
 def untreated(path: Path) -> None:
     from trainer_process import echoscope
 
-    words = ("guard.mode=off", "steps=4", "--headless")
-    echoscope("train", "--resume", str(path), "--checkpoint", "3", *words)
+    arguments = ("guard.mode=off", "steps=4", "--headless")
+    echoscope("train", "--resume", str(path), "--checkpoint", "3", *arguments)
 
 
 GRPO = rewind_settings(0, {"advantage.kind": "grpo"})
@@ -304,8 +301,8 @@ class Types(Listener):
     def phase(self, step: int, name: str) -> None:
         if name.startswith("paused"):
             program = "from echoscope.cli import main; main()"
-            words = ("ctl", str(self.path), "rewind", "--wait", "0")
-            subprocess.run([sys.executable, "-c", program, *words], check=True)
+            arguments = ("ctl", str(self.path), "rewind", "--wait", "0")
+            subprocess.run([sys.executable, "-c", program, *arguments], check=True)
 
 
 @pytest.mark.long
@@ -326,8 +323,8 @@ def test_each_act_of_the_guard_is_told_once(
     events = Answers(path, *([] if answer is None else [answer]))
     with webhook() as box:
         monkeypatch.setenv("ECHOSCOPE_TEST_HOOK", box.url)
-        words = ("diagnostics.notify.targets=[webhook:ECHOSCOPE_TEST_HOOK]", f"guard={mode}")
-        trained(collapsing(*words), path, events)
+        overrides = ("diagnostics.notify.targets=[webhook:ECHOSCOPE_TEST_HOOK]", f"guard={mode}")
+        trained(collapsing(*overrides), path, events)
     (act,) = [body for body in box.bodies if body["occasion"] == "guard"]
     assert (
         "non-finite numbers (after step 3): treatment 1 of at most 3, from checkpoint 0"
@@ -383,11 +380,12 @@ def test_a_run_is_treated_although_its_last_step_finds_no_room(
 def test_a_healthy_run_is_not_touched(recipe: str, tmp_path: Path) -> None:
     from echoscope.core.config.loading import load_config
 
-    words = ("steps=8", "envs.train.0.groups=2", "envs.group_size=4", "eval.every=4")
-    words += ("envs.eval.0.groups=8", "diagnostics.gradient.every=0", "probe.every=0")
-    words += ("diagnostics.budget_frac=1",)  # what a busy machine measures less often would differ
+    overrides = ("steps=8", "envs.train.0.groups=2", "envs.group_size=4", "eval.every=4")
+    overrides += ("envs.eval.0.groups=8", "diagnostics.gradient.every=0", "probe.every=0")
+    # What a busy machine measures less often would differ.
+    overrides += ("diagnostics.budget_frac=1",)
     for name in ("off", "auto"):
-        config = load_config(recipe, overrides=(*words, f"guard={name}"))
+        config = load_config(recipe, overrides=(*overrides, f"guard={name}"))
         assert trained(config, tmp_path / name)[1] == "finished"
     assert_same_recording(tmp_path / "auto", tmp_path / "off")
     assert open_run(tmp_path / "auto").commands() == []
@@ -508,8 +506,8 @@ class TestTheNextTreatment:
             | {"loss.entropy_coef": 0.5},
             before={"loss.entropy_coef": 0.0},
         )
-        words = ["loss.entropy_coef=0.5", "steps=3"]
-        branch = plan_branch(parent, checkpoint=2, overrides=words, command_id="first")
+        overrides = ["loss.entropy_coef=0.5", "steps=3"]
+        branch = plan_branch(parent, checkpoint=2, overrides=overrides, command_id="first")
         start_branch(branch, path, SilentEvents())
         proposing(monkeypatch, lower(1e-5))
         proposal, _ = self.of(path, [treatment])
@@ -531,10 +529,10 @@ class TestTheNextTreatment:
     ) -> None:
         """Only where a rewind made it: the settings of a person's branch are not lost."""
         shutil.copytree(collapsed, tmp_path / "run")
-        path, words = tmp_path / "run-2", ["steps=3"]
+        path, overrides = tmp_path / "run-2", ["steps=3"]
         for command_id, steps in (("", []), ("first", [0, 1])):
             branch = plan_branch(
-                tmp_path / "run", checkpoint=2, overrides=words, command_id=command_id
+                tmp_path / "run", checkpoint=2, overrides=overrides, command_id=command_id
             )
             start_branch(branch, path, SilentEvents())
             assert [checkpoint_step(folder) for folder in checkpoints_before(path)] == steps
@@ -561,11 +559,11 @@ class TestTheNextTreatment:
 
 def test_it_says_once_that_it_waits(collapsed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "may_come_back", lambda *_: True)
-    said: list[str] = []
-    watch, config = guard.Guard(run_path=collapsed, run_id="run", say=said.append), collapsing()
+    messages: list[str] = []
+    watch, config = guard.Guard(run_path=collapsed, run_id="run", say=messages.append), collapsing()
     for _ in range(2):
         assert watch.commands(["non_finite-00000001"], config) == []
-    assert said == [
+    assert messages == [
         "guard: non-finite numbers (after step 4): no treatment yet, since healthy runs often "
         "recover."
     ]
@@ -576,21 +574,21 @@ def test_a_run_that_succeeds_goes_on_where_nothing_is_known(
 ) -> None:
     """A false alarm at 90 % of the best success ended a healthy run."""
     proposing(monkeypatch)
-    said: list[str] = []
+    messages: list[str] = []
     config, critical = collapsing("guard=auto"), ["non_finite-00000001"]
     for success, is_ended in (({0: 1.0, 4: 0.9}, False), ({0: 1.0, 4: 0.7}, True)):
         monkeypatch.setattr(guard, "evaluation_success", lambda _, rates=success: rates)
-        watch = guard.Guard(run_path=collapsed, run_id="run", say=said.append)
+        watch = guard.Guard(run_path=collapsed, run_id="run", say=messages.append)
         assert bool(watch.commands(critical, config)) is is_ended
-    assert said[0].endswith("The run goes on: success is 90 % of its best.")
+    assert messages[0].endswith("The run goes on: success is 90 % of its best.")
 
 
 def test_a_guard_that_cannot_treat_ends_the_run_and_says_how_to_go_on(
     collapsed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proposing(monkeypatch, lower(1e-5))
-    said: list[str] = []
-    watch = guard.Guard(run_path=collapsed, run_id="run", say=said.append)
+    messages: list[str] = []
+    watch = guard.Guard(run_path=collapsed, run_id="run", say=messages.append)
     origin = plan_branch(collapsed, checkpoint=2, command_id="x").config.branched_from
     assert origin is not None
     tried = [given(1e-4 / n, 1e-3, 0) for n in (1, 2)]
@@ -602,7 +600,7 @@ def test_a_guard_that_cannot_treat_ends_the_run_and_says_how_to_go_on(
     (command,) = watch.commands(["non_finite-00000001"], config)
     assert (command.action, command.issued_by) == (CommandAction.STOP, "alarm NON_FINITE")
     assert command.reason.endswith("2 treatments were given, which is guard.max.")
-    assert said[0].endswith("guard.mode=off` goes on without a guard.")
+    assert messages[0].endswith("guard.mode=off` goes on without a guard.")
     assert watch.commands(["non_finite-00000001"], config) == []
 
 

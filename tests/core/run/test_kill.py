@@ -166,15 +166,15 @@ def kill_until_finished(
 ) -> tuple[Path, int]:
     """Kill, resume, kill ...; then resume until the run ends. The run, and the kills that hit."""
     path, num_kills = folder / "run", 0
-    words = config.model_dump_json()
+    config_json = config.model_dump_json()
     for index, (phase, delay_s) in enumerate(zip(phases, delays_s, strict=True)):
-        trainer = TrainerProcess(folder / f"{index}.log", train, path, words)
+        trainer = TrainerProcess(folder / f"{index}.log", train, path, config_json)
         kill_in(trainer, phase, index % 5, delay_s)
         num_kills += trainer.join() != 0
     for index in range(len(STOPS) + 2):
         if (path / "run.json").exists() and open_run(path).info().status == "finished":
             break
-        last = TrainerProcess(folder / f"last-{index}.log", train, path, words)
+        last = TrainerProcess(folder / f"last-{index}.log", train, path, config_json)
         assert last.join() == 0, last.text
     return path, num_kills
 

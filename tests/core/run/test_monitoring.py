@@ -137,8 +137,8 @@ def test_what_it_costs_is_among_the_durations(watched: tuple[Path, Listener]) ->
 def test_training_is_the_same_with_and_without_it(
     make_config: MakeConfig, tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
-    for name, words in (("with", OFTEN), ("without", ("diagnostics.enabled=false",))):
-        start(make_config(*settings, *words), tmp_path / name, SilentEvents())
+    for name, overrides in (("with", OFTEN), ("without", ("diagnostics.enabled=false",))):
+        start(make_config(*settings, *overrides), tmp_path / name, SilentEvents())
     plain, watched = open_run(tmp_path / "without"), open_run(tmp_path / "with")
     query = (
         "SELECT phase, key, step, value FROM metrics WHERE key NOT SIMILAR TO '(time|system)/.*' "

@@ -129,8 +129,10 @@ def test_newcomer_h4_resuming_says_which_finished_steps_are_played_again(
     start(make_config("checkpoint.every=0", "steps=2"), tmp_path / "run", SilentEvents())
     again, events = cut(tmp_path / "run", tmp_path / "again", 0), Listening()
     resume(again, events)
-    words = "after step 0, attempt 2: steps 1 to 2 will be played again, because they were finished"
-    assert any(words in message for message in events.messages)
+    sentence = (
+        "after step 0, attempt 2: steps 1 to 2 will be played again, because they were finished"
+    )
+    assert any(sentence in message for message in events.messages)
 
 
 @pytest.mark.long

@@ -207,16 +207,16 @@ def test_an_error_in_the_middle_leaves_a_failed_run_that_can_go_on(
 # -- a full disk ---------------------------------------------------------------------------------
 
 
-def _train_with_small_files(config: RunConfig, path: Path, limit: int, said: Any) -> None:
+def _train_with_small_files(config: RunConfig, path: Path, limit: int, errors: Any) -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         start(config, path, SilentEvents())
     except OSError as error:
-        said.put(str(error))
+        errors.put(str(error))
     else:
-        said.put("finished")
+        errors.put("finished")
 
 
 @pytest.mark.long
@@ -233,12 +233,12 @@ def test_a_full_disk_is_one_line_and_loses_nothing_acknowledged(
     config = make_config("steps=6", f"checkpoint.every={every}")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["echoscope.core.run.launch"])
-    said = context.Queue()
+    errors = context.Queue()
     process = context.Process(
-        target=_train_with_small_files, args=(config, tmp_path / "run", limit, said)
+        target=_train_with_small_files, args=(config, tmp_path / "run", limit, errors)
     )
     process.start()
-    text = said.get(timeout=120)
+    text = errors.get(timeout=120)
     process.join()
     assert message in text
     assert "\n" not in text

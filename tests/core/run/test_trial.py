@@ -37,7 +37,7 @@ def test_the_rollouts_are_those_of_the_first_step(make_config: MakeConfig, tmp_p
 def test_whole_steps_at_least(make_config: MakeConfig) -> None:
     seen: list[tuple[str, int, int]] = []
     batches, _, _ = run_trial(
-        make_config(), num_groups=3, on_progress=lambda *words: seen.append(words)
+        make_config(), num_groups=3, on_progress=lambda *progress: seen.append(progress)
     )
     assert [batch.num_groups for batch in batches] == [2, 2]
     assert ("playing episodes", 16, 16) in seen
@@ -96,8 +96,8 @@ def test_the_trial_says_how_far_updates_at_the_highest_rate_move_the_policy(
     """After the warm-up, whatever the first step's rate is; and how much of the reward is luck."""
     shifts = []
     for rate in ("1e-4", "1e-2"):
-        words = (f"optim.lr={rate}", "optim.warmup_steps=3")
-        _, _, signs = run_trial(make_config(*words), num_groups=2, on_progress=silent)
+        overrides = (f"optim.lr={rate}", "optim.warmup_steps=3")
+        _, _, signs = run_trial(make_config(*overrides), num_groups=2, on_progress=silent)
         assert signs.lr == float(rate)
         shifts.append(signs.shift)
     assert 0 < 10 * shifts[0] < shifts[1]
@@ -106,10 +106,10 @@ def test_the_trial_says_how_far_updates_at_the_highest_rate_move_the_policy(
 def test_how_far_the_policy_moves_is_known_of_several_updates_a_step_too(
     make_config: MakeConfig,
 ) -> None:
-    words = ("optim.epochs=4", "optim.lr=1e-3")
+    overrides = ("optim.epochs=4", "optim.lr=1e-3")
     shifts = [
         run_trial(make_config(*some), num_groups=2, on_progress=silent)[2].shift
-        for some in (words[1:], words)
+        for some in (overrides[1:], overrides)
     ]
     assert 0 < shifts[0] < shifts[1]
 
@@ -117,8 +117,8 @@ def test_how_far_the_policy_moves_is_known_of_several_updates_a_step_too(
 def test_the_trial_sees_a_critic_that_diverges(make_config: MakeConfig) -> None:
     """Its loss on the same rollouts falls after an update, unless its steps are too large."""
 
-    def growth(*words: str) -> float:
-        config = make_config("advantage={kind: gae}", *words)
+    def growth(*overrides: str) -> float:
+        config = make_config("advantage={kind: gae}", *overrides)
         return run_trial(config, num_groups=2, on_progress=silent)[2].critic_growth
 
     assert growth("critic={kind: head, lr: 1e-3}") < 1

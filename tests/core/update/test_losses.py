@@ -86,8 +86,8 @@ class TestClip:
         ],
     )
     def test_by_hand(self, ratio, advantage, loss, slope):
-        found = one_token(ratio, advantage, ClipLossConfig())
-        assert found[:2] == (pytest.approx(loss), pytest.approx(slope))
+        computed = one_token(ratio, advantage, ClipLossConfig())
+        assert computed[:2] == (pytest.approx(loss), pytest.approx(slope))
 
     def test_without_dual_clip(self):
         loss, slope, _ = one_token(4.0, -2.0, ClipLossConfig(dual_clip=None))
@@ -391,10 +391,10 @@ def test_the_loss_agrees_with_the_slow_one(case):
     assert float(terms.total) == pytest.approx(sum(slow_loss(outputs, batch, config).values()))
 
 
-def rows_of(one, rows: list[int]):
+def rows_of(batch, rows: list[int]):
     """Some rows of a batch or of outputs."""
-    parts = {f.name: getattr(one, f.name) for f in fields(one)}
-    return replace(one, **{n: x[rows] for n, x in parts.items() if isinstance(x, Tensor)})
+    parts = {f.name: getattr(batch, f.name) for f in fields(batch)}
+    return replace(batch, **{n: x[rows] for n, x in parts.items() if isinstance(x, Tensor)})
 
 
 @pytest.mark.long
@@ -427,8 +427,8 @@ def test_gradients_of_clip_and_entropy_and_value_are_finite_differences(case):
     # A kink of the loss at exactly this point would have no derivative: step off the grid.
     logprobs = (outputs.logprobs + 0.0123).requires_grad_()
     values = (outputs.values + 0.0231).requires_grad_()
-    at = PolicyOutputs(logprobs=logprobs, entropies=outputs.entropies, values=values)
-    loss_of(at, batch, config).total.backward()
+    shifted = PolicyOutputs(logprobs=logprobs, entropies=outputs.entropies, values=values)
+    loss_of(shifted, batch, config).total.backward()
     step = 1e-6
     for tensor in (logprobs, values):
         for b, t in batch.loss_mask.nonzero().tolist()[:3]:
@@ -438,7 +438,7 @@ def test_gradients_of_clip_and_entropy_and_value_are_finite_differences(case):
                 moved[b, t] += sign * step
                 name = "logprobs" if tensor is logprobs else "values"
                 sides.append(
-                    float(loss_of(replace(at, **{name: moved}), batch, config).total.detach())
+                    float(loss_of(replace(shifted, **{name: moved}), batch, config).total.detach())
                 )
             slope = (sides[0] - sides[1]) / (2 * step)
             assert float(tensor.grad[b, t]) == pytest.approx(slope, rel=1e-4, abs=1e-6)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -18,6 +18,8 @@ from echoscope.core.update.batch import PolicyOutputs, TokenBatch
 from echoscope.core.update.losses import Denominators, LossTerms, compute_loss
 from echoscope.core.update.metrics import MetricTotals
 from echoscope.core.update.off_policy import with_old_logprobs
+
+from .test_losses import rows_of
 
 SUM = "seq_mean_token_sum"
 TIS = OffPolicyConfig(old_logprobs="trainer", correction="tis")
@@ -256,8 +258,8 @@ def slow_loss(case: Case) -> tuple[float, float]:
     assert batch.old_logprobs is not None
     assert batch.ref_logprobs is not None
 
-    def gap(one: Tensor, other: Tensor, token: tuple[int, int]) -> float:
-        return float(one[token] - other[token])
+    def gap(first: Tensor, other: Tensor, token: tuple[int, int]) -> float:
+        return float(first[token] - other[token])
 
     policy = kl = 0.0
     for b, t in tokens:
@@ -308,11 +310,6 @@ def test_the_loss_agrees_with_the_slow_one(case: Case) -> None:
     policy, kl = slow_loss(case)
     assert float(terms.named["policy"]) == pytest.approx(policy, rel=1e-9, abs=1e-9)
     assert float(terms.named.get("kl", torch.zeros(()))) == pytest.approx(kl, rel=1e-9, abs=1e-9)
-
-
-def rows_of(batch: TokenBatch, rows: list[int]) -> TokenBatch:
-    parts = {f.name: getattr(batch, f.name) for f in fields(batch)}
-    return replace(batch, **{n: x[rows] for n, x in parts.items() if isinstance(x, Tensor)})
 
 
 @settings(max_examples=80, deadline=None)

@@ -49,7 +49,9 @@ def policies(length: int = 4) -> tuple[Tensor, Tensor]:
     return now, start
 
 
-def found(engine: str, loss: LossConfig, off_policy: OffPolicyConfig, length: int = 4) -> Tensor:
+def expected_gradient(
+    engine: str, loss: LossConfig, off_policy: OffPolicyConfig, length: int = 4
+) -> Tensor:
     """The expected gradient of the update under an engine."""
     here, (now, before) = world(length), policies(length)
     own = here.logprobs_NT(now)
@@ -71,20 +73,22 @@ def right(length: int = 4) -> Tensor:
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.kind)
 def test_with_an_honest_engine_every_method_gives_the_policy_gradient(loss: LossConfig) -> None:
     for off_policy in (SAMPLER, TRAINER, UNCAPPED, BY_SEQUENCE):
-        assert bias(found("honest", loss, off_policy), right()) < 1e-12
+        assert bias(expected_gradient("honest", loss, off_policy), right()) < 1e-12
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.kind)
 def test_three_updates_old_the_bias_is_11_percent_and_sequence_weights_take_it_away(
     loss: LossConfig,
 ) -> None:
-    assert bias(found("stale", loss, TRAINER), right()) == pytest.approx(0.113, abs=5e-4)
-    assert bias(found("stale", loss, BY_SEQUENCE), right()) < 1e-12
+    assert bias(expected_gradient("stale", loss, TRAINER), right()) == pytest.approx(
+        0.113, abs=5e-4
+    )
+    assert bias(expected_gradient("stale", loss, BY_SEQUENCE), right()) < 1e-12
 
 
 def test_gspo_on_stale_samples_is_wrong_in_direction_too() -> None:
     """Its limits of a few ten-thousandths cut most sequences of another policy."""
-    gradient = found("stale", LOSSES[1], SAMPLER)
+    gradient = expected_gradient("stale", LOSSES[1], SAMPLER)
     assert bias(gradient, right()) > 1.5
     assert cosine(gradient, right()) < 0
 
@@ -92,7 +96,7 @@ def test_gspo_on_stale_samples_is_wrong_in_direction_too() -> None:
 def test_weights_of_tokens_leave_the_bias_of_what_stands_around_the_token() -> None:
     """A token's weight knows nothing of how likely its prefix and its continuation were."""
     here, (now, before) = world(), policies()
-    gradient = found("stale", CLIP, UNCAPPED)
+    gradient = expected_gradient("stale", CLIP, UNCAPPED)
     assert bias(gradient, right()) == pytest.approx(0.1057, abs=5e-4)  # 0.113 without weights
     old = here.logprobs_NT(before)
     logits = now.clone().requires_grad_()
@@ -104,14 +108,14 @@ def test_weights_of_tokens_leave_the_bias_of_what_stands_around_the_token() -> N
     (remaining,) = torch.autograd.grad(rest, logits)
     torch.testing.assert_close(right() - gradient, remaining)
     # With sequences of one token nothing stands around it.
-    assert bias(found("stale", CLIP, UNCAPPED, length=1), right(1)) < 1e-12
-    assert bias(found("stale", CLIP, TRAINER, length=1), right(1)) > 0.05
+    assert bias(expected_gradient("stale", CLIP, UNCAPPED, length=1), right(1)) < 1e-12
+    assert bias(expected_gradient("stale", CLIP, TRAINER, length=1), right(1)) > 0.05
 
 
 def test_a_cap_leaves_the_bias_of_what_it_cuts() -> None:
     here, (now, before) = world(), policies()
     capped = BY_SEQUENCE.model_copy(update={"cap": 1.05})
-    gradient = found("stale", CLIP, capped)
+    gradient = expected_gradient("stale", CLIP, capped)
     logits = now.clone().requires_grad_()
     own_N, old_N = here.logprobs_NT(logits).sum(1), here.logprobs_NT(before).sum(1)
     excess_N = ((own_N.detach() - old_N).exp() - 1.05).clamp(min=0)
@@ -119,30 +123,37 @@ def test_a_cap_leaves_the_bias_of_what_it_cuts() -> None:
     (lost,) = torch.autograd.grad(cut, logits)
     torch.testing.assert_close(right() - gradient, lost)
     assert 0.01 < bias(gradient, right()) < 0.1
-    assert bias(found("stale", CLIP, capped.model_copy(update={"cap": 2.0})), right()) < 1e-12
+    assert (
+        bias(expected_gradient("stale", CLIP, capped.model_copy(update={"cap": 2.0})), right())
+        < 1e-12
+    )
 
 
 def test_an_engine_that_lies_by_a_twentieth_of_a_nat_scales_the_gradient() -> None:
     """It samples from the policy and records 0.05 nats too much."""
-    gradient = found("lying", CLIP, SAMPLER)
+    gradient = expected_gradient("lying", CLIP, SAMPLER)
     assert bias(gradient, right()) == pytest.approx(1 - math.exp(-LIE), rel=1e-9)  # 4.9 %
     assert cosine(gradient, right()) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.kind)
 def test_a_lie_is_gone_with_the_trainers_own_log_probs(loss: LossConfig) -> None:
-    assert bias(found("lying", loss, TRAINER), right()) < 1e-12
+    assert bias(expected_gradient("lying", loss, TRAINER), right()) < 1e-12
 
 
 def test_weights_believe_the_lie() -> None:
     """They are made from the false record: over a sequence of four tokens it counts four times."""
-    assert bias(found("lying", CLIP, UNCAPPED), right()) == pytest.approx(1 - math.exp(-LIE))
-    assert bias(found("lying", CLIP, BY_SEQUENCE), right()) == pytest.approx(1 - math.exp(-4 * LIE))
+    assert bias(expected_gradient("lying", CLIP, UNCAPPED), right()) == pytest.approx(
+        1 - math.exp(-LIE)
+    )
+    assert bias(expected_gradient("lying", CLIP, BY_SEQUENCE), right()) == pytest.approx(
+        1 - math.exp(-4 * LIE)
+    )
 
 
 def test_gspo_loses_half_of_its_gradient_to_a_lie() -> None:
     """A ratio of 0.951 is far below its lower limit: all that should become rarer is cut."""
-    assert bias(found("lying", LOSSES[1], SAMPLER), right()) > 0.5
+    assert bias(expected_gradient("lying", LOSSES[1], SAMPLER), right()) > 0.5
 
 
 def test_the_mean_ratio_tells_a_lie_from_other_weights() -> None:

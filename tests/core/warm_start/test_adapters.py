@@ -111,7 +111,7 @@ def test_another_base_is_refused_without_a_digest_as_well(
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "sentence"),
     [
         (lambda a: (a / "adapter_config.json").write_text("{"), "holds no adapters"),
         (lambda a: (a / "adapter_config.json").write_text("[]"), "holds no adapters"),
@@ -123,10 +123,10 @@ def test_another_base_is_refused_without_a_digest_as_well(
     ids=["config", "list", "kind", "targets", "missing", "damaged"],
 )
 def test_damaged_adapters_are_refused_in_one_sentence(
-    tmp_path: Path, adapters: Path, damage: Any, words: str
+    tmp_path: Path, adapters: Path, damage: Any, sentence: str
 ) -> None:
     damage(adapters)
-    with pytest.raises(SftError, match=words) as caught:
+    with pytest.raises(SftError, match=sentence) as caught:
         merge_adapters(adapters, tmp_path / "merged")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "merged").exists()

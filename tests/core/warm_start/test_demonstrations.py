@@ -72,14 +72,14 @@ def lessons(group: EnvGroup, careful: float, episodes: int = 40) -> list[Demonst
 
 @pytest.fixture(scope="module")
 def chat() -> ChatFormat:
-    demos = [one for group in (LAKE, SOKOBAN, BANDIT) for one in lessons(group, 0.5)]
+    demos = [demo for group in (LAKE, SOKOBAN, BANDIT) for demo in lessons(group, 0.5)]
     return ChatFormat(train_tokenizer(training_text(demos), 400))
 
 
 @pytest.mark.parametrize("group", [LAKE, SOKOBAN], ids=lambda group: group.env)
 def test_a_careful_expert_always_succeeds_and_a_careless_one_seldom(group: EnvGroup) -> None:
-    careful = np.mean([bool(one.success) for one in lessons(group, 1.0)])
-    careless = np.mean([bool(one.success) for one in lessons(group, 0.0)])
+    careful = np.mean([bool(demo.success) for demo in lessons(group, 1.0)])
+    careless = np.mean([bool(demo.success) for demo in lessons(group, 0.0)])
     assert careful == 1.0
     assert careless < 0.5
 
@@ -92,23 +92,23 @@ def test_the_same_seed_gives_the_same_episodes_and_another_gives_others() -> Non
 
 
 def test_seeds_never_meet_those_of_training_and_evaluation() -> None:
-    assert {one.env_seed % 4 for one in lessons(LAKE, 0.5)} == {DEMONSTRATION_CODE}
+    assert {demo.env_seed % 4 for demo in lessons(LAKE, 0.5)} == {DEMONSTRATION_CODE}
 
 
 def test_replies_the_world_does_not_understand_are_shown_but_not_learned(chat: ChatFormat) -> None:
     demos = list(demonstrate(lesson(LAKE, 1.0, 20, nonsense=0.5), seed=0))
     feedback = [
-        one.messages[i + 1].content
-        for one in demos
-        for i, message in enumerate(one.messages[:-1])
+        demo.messages[i + 1].content
+        for demo in demos
+        for i, message in enumerate(demo.messages[:-1])
         if not message.train
     ]
     assert feedback
     assert all(text.startswith("Invalid. Goal") for text in feedback)
-    one = next(one for one in demos if not one.messages[1].train)
-    row = encode(one, chat, force_think=True, prompt_weight=0.1)
-    response = chat.encode_response(one.messages[1].content.removeprefix("<think>"))
-    start = len(chat.opening("") + chat.encode(one.messages[0].content) + chat.to_assistant(True))
+    demo = next(demo for demo in demos if not demo.messages[1].train)
+    row = encode(demo, chat, force_think=True, prompt_weight=0.1)
+    response = chat.encode_response(demo.messages[1].content.removeprefix("<think>"))
+    start = len(chat.opening("") + chat.encode(demo.messages[0].content) + chat.to_assistant(True))
     assert row.tokens[start : start + len(response)].tolist() == response.tolist()
     assert set(row.weights[start : start + len(response)].tolist()) == {0.0}
 
@@ -116,13 +116,13 @@ def test_replies_the_world_does_not_understand_are_shown_but_not_learned(chat: C
 def test_a_row_is_token_for_token_what_a_rollout_records(chat: ChatFormat) -> None:
     context = ContextConfig(show_reward=True, max_prompt_tokens=10_000)
     episodes = demonstrate(lesson(LAKE, 0.5, 20, context=context), seed=0)
-    one = next(one for one in episodes if len(one.messages) > 4)
+    demo = next(demo for demo in episodes if len(demo.messages) > 4)
     world = registry.make(LAKE.env, **LAKE.params)
-    assert one.messages[1].content.startswith(f"{one.instructions}\n\n")
+    assert demo.messages[1].content.startswith(f"{demo.instructions}\n\n")
     is_one_action = LAKE.is_one_action
-    conversation = Conversation(chat, context, one.instructions, is_one_action=is_one_action)
-    observation, reward, expected = world.reset(one.env_seed, one.noise_seed).text, None, []
-    for reply in one.messages[2::2]:
+    conversation = Conversation(chat, context, demo.instructions, is_one_action=is_one_action)
+    observation, reward, expected = world.reset(demo.env_seed, demo.noise_seed).text, None, []
+    for reply in demo.messages[2::2]:
         prompt = conversation.prompt(observation, last_reward=reward).tokens.tolist()
         response = chat.encode_response(reply.content.removeprefix("<think>"))
         conversation.respond(response)
@@ -130,7 +130,7 @@ def test_a_row_is_token_for_token_what_a_rollout_records(chat: ChatFormat) -> No
         action = parse_response(reply.content, reasoning=True, forced_think=False).actions[0]
         result = world.step(action)
         observation, reward = result.observation.text, result.reward
-    row = encode(one, chat, force_think=True, prompt_weight=0.25)
+    row = encode(demo, chat, force_think=True, prompt_weight=0.25)
     assert row.tokens.tolist() == expected
     assert sorted(set(row.weights.tolist())) == [0.25, 1.0]
     assert row.weights[-1] == 1.0
@@ -147,15 +147,15 @@ def gpt2_like() -> ChatFormat:
 def test_instructions_are_encoded_apart_as_a_rollout_does_it() -> None:
     chat = gpt2_like()
     context = ContextConfig(max_prompt_tokens=10_000)
-    one = next(demonstrate(lesson(BANDIT, 1.0, 1, context=context), seed=0))
+    demo = next(demonstrate(lesson(BANDIT, 1.0, 1, context=context), seed=0))
     world = registry.make("bandit")
-    assert one.instructions.startswith(world.instructions())
-    observation = world.reset(one.env_seed, one.noise_seed)
-    conversation = Conversation(chat, context, one.instructions, is_one_action=True)
+    assert demo.instructions.startswith(world.instructions())
+    observation = world.reset(demo.env_seed, demo.noise_seed)
+    conversation = Conversation(chat, context, demo.instructions, is_one_action=True)
     prompt = conversation.prompt(observation).tokens.tolist()
-    row = encode(one, chat, force_think=True, prompt_weight=0.0)
+    row = encode(demo, chat, force_think=True, prompt_weight=0.0)
     assert row.tokens.tolist()[: len(prompt)] == prompt
-    whole = encode(replace(one, instructions=""), chat, force_think=True, prompt_weight=0.0)
+    whole = encode(replace(demo, instructions=""), chat, force_think=True, prompt_weight=0.0)
     assert whole.tokens.tolist()[: len(prompt)] != prompt
 
 
@@ -171,7 +171,7 @@ def test_instructions_must_open_the_first_user_message() -> None:
 
 
 def test_weights_are_one_exactly_on_responses(chat: ChatFormat) -> None:
-    one = Demonstration(
+    demo = Demonstration(
         env="x",
         params={},
         env_seed=0,
@@ -182,10 +182,10 @@ def test_weights_are_one_exactly_on_responses(chat: ChatFormat) -> None:
         ),
         success=None,
     )
-    row = encode(one, chat, force_think=True, prompt_weight=0.0)
+    row = encode(demo, chat, force_think=True, prompt_weight=0.0)
     learned = [int(token) for token, w in zip(row.tokens, row.weights, strict=True) if w == 1]
     assert chat.decode(learned) == "up</think><answer>up</answer><|end|>"
-    unforced = encode(one, chat, force_think=False, prompt_weight=0.0)
+    unforced = encode(demo, chat, force_think=False, prompt_weight=0.0)
     assert int((unforced.weights == 1).sum()) == len(learned) + 1
 
 
@@ -193,16 +193,16 @@ def test_the_user_text_shows_what_is_configured() -> None:
     context = ContextConfig(show_reward=True, format_hint=False)
     seen = Observation(text="Here.")
     for reward, text in ((0.5, "Reward: 0.5\nHere."), (None, "Here.")):
-        shown = turn_messages(context, seen, reward, has_tools=False, is_one_action=False)
-        assert shown == [Message(role="user", content=text)]
+        messages = turn_messages(context, seen, reward, has_tools=False, is_one_action=False)
+        assert messages == [Message(role="user", content=text)]
 
 
 def test_without_reasoning_a_reply_is_the_answer_alone() -> None:
     context = ContextConfig(reasoning=False, system="Be brief.")
     taught = lesson(LAKE, 1.0, 1, context=context, nonsense=0.02)
-    one = next(demonstrate(taught, seed=0))
-    assert one.messages[0] == DemoMessage(role="system", content="Be brief.")
-    assert one.messages[2].content.startswith("<answer>")
+    demo = next(demonstrate(taught, seed=0))
+    assert demo.messages[0] == DemoMessage(role="system", content="Be brief.")
+    assert demo.messages[2].content.startswith("<answer>")
 
 
 def test_files_read_back(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_any_line_is_read_or_refused_in_one_line(text: str) -> None:
         path.write_text(text, encoding="utf-8", errors="surrogatepass")
         refusal = ""
         try:
-            assert all(one.messages for one in read_jsonl(path))
+            assert all(demo.messages for demo in read_jsonl(path))
         except SftError as error:
             refusal = str(error)
     assert "\n" not in refusal
@@ -283,8 +283,8 @@ def test_demonstrations_leave_evaluations_tasks_out() -> None:
         taught = lesson(group, 1.0, 200, context=ContextConfig(), nonsense=0.02)
         played = demonstrate(taught, seed=0, all_tasks=all_tasks)
         count = 0
-        for one in played:
-            lake.reset(one.env_seed, one.noise_seed)
+        for demo in played:
+            lake.reset(demo.env_seed, demo.noise_seed)
             count += is_reserved(lake.task_key() or "")
         return count
 
@@ -319,8 +319,8 @@ def test_a_narrator_of_the_users_own_writes_the_reasoning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = NARRATOR.format('f"{observation} I take {plan[-1]}.", plan[-1]')
-    for one in own_narrators(tmp_path, monkeypatch, body):
-        observation, reply = one.messages[0].content, one.messages[1].content
+    for demo in own_narrators(tmp_path, monkeypatch, body):
+        observation, reply = demo.messages[0].content, demo.messages[1].content
         assert reply.startswith(f"<think>{observation} I take ")
 
 

@@ -73,8 +73,8 @@ def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in model.state_dict().items()}
 
 
-def is_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+def is_equal(first: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == other.keys() and all(torch.equal(first[k], other[k]) for k in first)
 
 
 def run(data: Path, out: Path, **settings: object) -> None:

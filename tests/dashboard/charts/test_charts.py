@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+from alarm_events import alarm_event
 
 from echoscope.dashboard.charts import charts, theme
 from echoscope.dashboard.charts.compare import curves_spec
@@ -338,7 +339,7 @@ def test_the_toolbar_saves_svg_under_a_harmless_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "drawn_text"),
     [
         ("<b>x</b>", "&lt;b&gt;x&lt;/b&gt;"),
         ('<a href="javascript:x">', '&lt;a href="javascript:x"&gt;'),
@@ -349,8 +350,8 @@ def test_the_toolbar_saves_svg_under_a_harmless_name() -> None:
         ("", ""),
     ],
 )
-def test_foreign_text_does_nothing_in_a_figure(text: str, shown: str) -> None:
-    assert figure_text(text) == shown
+def test_foreign_text_does_nothing_in_a_figure(text: str, drawn_text: str) -> None:
+    assert figure_text(text) == drawn_text
 
 
 def test_long_foreign_text_is_cut_and_broken_into_lines() -> None:
@@ -372,16 +373,14 @@ def test_hostile_keys_names_and_marks_stay_text() -> None:
 
 
 def alarm(state: AlarmState, severity: AlarmSeverity = AlarmSeverity.WARNING) -> Alarm:
-    return Alarm(
-        alarm_id="a",
+    return alarm_event(
+        "a",
+        7,
+        severity,
         rule="ECHO_TRAP",
-        severity=severity,
         state=state,
-        step=7,
         onset_step=5,
-        metric="m",
         value=1.0,
-        baseline=None,
         threshold=2.0,
         window=5,
         message="reward std fell",
@@ -565,7 +564,9 @@ def test_a_chart_whose_curves_are_still_read_does_not_say_that_nothing_was_measu
 def test_hovering_over_curves_of_many_runs_says_no_time_of_day(num_curves: int) -> None:
     """Runs have a step in common, no clock. A box of one curve alone says the step itself."""
     spec = curves_spec([one_curve([0.5])] * num_curves, title="", help="", height=200)
-    words = [trace["hovertemplate"] for trace in spec["data"] if "customdata" in trace]
-    assert len(words) == num_curves
-    assert "%{text}" not in str(words)
-    assert [", step %{customdata[0]:d}" in text for text in words] == [num_curves > 8] * num_curves
+    templates = [trace["hovertemplate"] for trace in spec["data"] if "customdata" in trace]
+    assert len(templates) == num_curves
+    assert "%{text}" not in str(templates)
+    assert [", step %{customdata[0]:d}" in text for text in templates] == [
+        num_curves > 8
+    ] * num_curves

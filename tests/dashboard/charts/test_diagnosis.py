@@ -39,8 +39,8 @@ def test_the_plane_marks_the_last_measurement_unless_another_is_selected() -> No
 
 
 def test_the_plane_has_the_four_regimes_behind_it() -> None:
-    words = {note.text for note in go.Figure(regime_plane(POINTS, BORDERS)).layout.annotations}
-    assert words == {
+    labels = {note.text for note in go.Figure(regime_plane(POINTS, BORDERS)).layout.annotations}
+    assert labels == {
         "diverse reasoning",
         "template collapse",
         "compressed",

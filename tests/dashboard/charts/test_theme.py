@@ -20,7 +20,7 @@ COLOURS = sorted(
 SCRIPT = Path(figures.__file__).parent / "js" / "figures.js"
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(first: str, other: str) -> float:
     """As the guidelines define it: of relative luminances, from 1 to 21."""
 
     def luminance(color: str) -> float:
@@ -28,7 +28,7 @@ def contrast(one: str, other: str) -> float:
         linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+    lighter, darker = sorted((luminance(first), luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
 

@@ -52,7 +52,7 @@ def says(*claims: Claim) -> Verdict:
 
 
 @pytest.mark.parametrize(
-    ("claim", "words"),
+    ("claim", "tile_text"),
     [
         (change(0.125, 0.81), "rose from 13 % to 81 %"),
         (change(0.81, 0.12), "fell from 81 % to 12 %"),
@@ -65,8 +65,8 @@ def says(*claims: Claim) -> Verdict:
         (level(1.5, metric="reward/return_mean"), "mean 1.5 (1.46 to 1.54), no trend"),
     ],
 )
-def test_a_tile_says_what_the_verdict_claims(claim: Claim, words: str) -> None:
-    assert claim_words(claim) == words
+def test_a_tile_says_what_the_verdict_claims(claim: Claim, tile_text: str) -> None:
+    assert claim_words(claim) == tile_text
 
 
 def test_the_first_claim_about_a_metric_is_shown_and_no_highest_step() -> None:

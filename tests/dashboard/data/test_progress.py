@@ -47,8 +47,8 @@ def test_no_step_no_pace() -> None:
 
 def test_a_run_that_trains_says_what_is_left() -> None:
     live = RunStatus(status=Status.LIVE)
-    words = progress_words(live, 2.0, last_step=30, steps=80)
-    assert words == ("30 / 80", "2 s a step, 2 min left")
+    progress = progress_words(live, 2.0, last_step=30, steps=80)
+    assert progress == ("30 / 80", "2 s a step, 2 min left")
 
 
 def test_a_paused_run_has_no_time_left() -> None:

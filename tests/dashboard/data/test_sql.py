@@ -133,7 +133,7 @@ def test_csv_holds_pictures_as_base64() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "said"),
+    ("sql", "sentence"),
     [
         pytest.param(
             "SELECT list(range) FROM range(60000000) GROUP BY range % 7",
@@ -143,8 +143,8 @@ def test_csv_holds_pictures_as_base64() -> None:
         ("SELECT 1" + " + 1" * 3000, "is nested too deeply; write it in fewer levels"),
     ],
 )
-def test_a_limit_is_said_with_a_way_out_that_there_is(root: Path, sql: str, said: str) -> None:
-    with pytest.raises(Problem, match=said) as caught:
+def test_a_limit_is_said_with_a_way_out_that_there_is(root: Path, sql: str, sentence: str) -> None:
+    with pytest.raises(Problem, match=sentence) as caught:
         sql_box.ask("a", sql)
     assert "SET" not in caught.value.text
     assert "temp_directory" not in caught.value.text

@@ -20,13 +20,13 @@ RESUME = Action(text="Resume the run: x.", command="echoscope train --resume run
 
 
 def test_the_way_on_stands_there_with_its_command(serve_root: Callable[..., None]) -> None:
-    bar = said(RunState.HEALTHY, actions=(RESUME,))
+    bar = verdict_of(RunState.HEALTHY, actions=(RESUME,))
     assert _to_do("x", bar) == "To do: Resume the run: x. `echoscope train --resume runs/x`"
     branch = replace(RESUME, verb="branch", command="echoscope ctl x branch")
     assert _to_do("x", replace(bar, actions=(branch,))) == "To do: Resume the run: x."
 
 
-def said(state: RunState, **changes: object) -> Verdict:
+def verdict_of(state: RunState, **changes: object) -> Verdict:
     return replace(Diagnosis().verdict(), state=state, last_step=5, had=("success",), **changes)
 
 
@@ -36,17 +36,17 @@ CRASHED = Fate(kind="crashed", words="The run crashed after step 5.", way_on="Re
 @pytest.mark.parametrize(
     ("verdict", "ended", "live"),
     [
-        (said(RunState.HEALTHY), "To do: nothing.", "To do: nothing now. Let the run go on."),
-        (said(RunState.RECOVERING), "", "To do: nothing now. Let the run go on."),
-        (said(RunState.HEALTHY, claims=(CRASHED,)), "", ""),
-        (said(RunState.WATCH), "", ""),
+        (verdict_of(RunState.HEALTHY), "To do: nothing.", "To do: nothing now. Let the run go on."),
+        (verdict_of(RunState.RECOVERING), "", "To do: nothing now. Let the run go on."),
+        (verdict_of(RunState.HEALTHY, claims=(CRASHED,)), "", ""),
+        (verdict_of(RunState.WATCH), "", ""),
         (
-            said(RunState.INSUFFICIENT),
+            verdict_of(RunState.INSUFFICIENT),
             "To do: train for more steps.",
             "To do: wait for more steps.",
         ),
         (
-            replace(said(RunState.INSUFFICIENT), had=("reward",)),
+            replace(verdict_of(RunState.INSUFFICIENT), had=("reward",)),
             "To do: log a success rate, in training or of an evaluation.",
             "To do: log a success rate, in training or of an evaluation.",
         ),

@@ -22,7 +22,7 @@ Serve = Callable[..., None]
 JOINER = "\u2060"
 
 
-def shown(label: str) -> str:
+def markdown_of(label: str) -> str:
     """What a reader of Markdown shows of an escaped label: escapes taken away."""
     return re.sub(r"\\(.)", r"\1", label).replace(JOINER, "")
 
@@ -41,7 +41,7 @@ def shown(label: str) -> str:
 )
 def test_a_label_shows_text_as_it_is(text: str) -> None:
     label = plain(text)
-    assert shown(label) == " ".join(text.split())
+    assert markdown_of(label) == " ".join(text.split())
     assert not re.search(r"(?<!\\)(?:\\\\)*[*_`\[\]<>$:!~|]", label)
 
 
@@ -92,8 +92,13 @@ def test_who_comes_from_another_page_finds_the_newest() -> None:
         ui.enter(st.session_state["at"])
 
     page = AppTest.from_function(app)
-    for at, is_kept in (("replay", False), ("replay", True), ("live", False), ("replay", False)):
-        page.session_state["at"] = at
+    for page_name, is_kept in (
+        ("replay", False),
+        ("replay", True),
+        ("live", False),
+        ("replay", False),
+    ):
+        page.session_state["at"] = page_name
         page.session_state[ui.SEEN_STEP] = ("a", 3)
         page.run()
         assert (ui.SEEN_STEP in page.session_state) is is_kept
@@ -146,7 +151,7 @@ def test_without_a_word_of_it_there_are_defaults() -> None:
 def test_a_number_out_of_range_is_noted(step: str) -> None:
     page = asking(step=step)
     assert len(page.info) == 1
-    assert "at least 1 and at most 99" in shown(page.info[0].value)
+    assert "at least 1 and at most 99" in markdown_of(page.info[0].value)
 
 
 def test_every_malformed_word_is_noted() -> None:

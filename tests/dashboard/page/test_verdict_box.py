@@ -167,8 +167,8 @@ def test_what_a_guard_asks_for_is_agreed_to_by_a_click_and_a_confirmation(
     judged(BRANCH)
     page = open_page("live", tmp_path, run="a")
     button = page.button(key="verdict_apply")
-    words = "Agree: rewind to checkpoint 1 with advantage.kind=grpo"
-    assert button.label.replace("\\", "") == words
+    label = "Agree: rewind to checkpoint 1 with advantage.kind=grpo"
+    assert button.label.replace("\\", "") == label
     button.click().run()
     page.button(key="draft_confirm").click().run()
     (sent,) = [s.command for s in open_run(tmp_path / "a").commands() if s.ack is None]

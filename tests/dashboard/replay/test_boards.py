@@ -127,11 +127,11 @@ def test_what_is_no_frame_is_a_card_that_says_why(text: str, problem: str) -> No
 
 def test_a_card_breaks_its_lines_between_words() -> None:
     picture = board_svg(card_frame("t", ["word " * 12, "x" * 50, "", "    indented"]))
-    shown = re.findall(r'es-c"[^>]*>([^<]*)<', picture)
-    words, long_word = shown[:2], shown[2:4]
-    assert words == ["word word word word word word word", "word word word word word"]
+    lines = re.findall(r'es-c"[^>]*>([^<]*)<', picture)
+    word_lines, long_word = lines[:2], lines[2:4]
+    assert word_lines == ["word word word word word word word", "word word word word word"]
     assert [len(row) for row in long_word] == [38, 12]
-    assert shown[4:] == ["", "    indented"]
+    assert lines[4:] == ["", "    indented"]
 
 
 def test_a_long_card_is_cut_and_says_so() -> None:

@@ -18,11 +18,11 @@ LOOK = ToolCall(name="lookup", arguments='{"item": "tea", "n": [1, 2]}', result=
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(1)">\u202e\x00'
 
 
-def shown(*calls: ToolCall, response: str = "x") -> str:
+def html_of(*calls: ToolCall, response: str = "x") -> str:
     return calls_html(Turn(index=0, observation="", response=response, calls=calls))
 
 
-def words(html: str) -> list[str]:
+def visible_texts(html: str) -> list[str]:
     """The texts, in order; only harmless elements stand around them."""
     root = ET.fromstring(html)
     for element in root.iter():
@@ -32,44 +32,44 @@ def words(html: str) -> list[str]:
 
 
 def test_a_call_is_shown_as_a_call() -> None:
-    assert words(shown(LOOK)) == ['lookup(item="tea", n=[1, 2])', "result", "tea: 4"]
+    assert visible_texts(html_of(LOOK)) == ['lookup(item="tea", n=[1, 2])', "result", "tea: 4"]
 
 
 def test_long_arguments_stand_in_lines_of_their_own() -> None:
     call = replace(LOOK, arguments=json.dumps({"code": "x" * 200, "n": 1}))
-    assert words(shown(call)) == [
+    assert visible_texts(html_of(call)) == [
         "lookup", "code", f'"{"x" * 200}"', "n", "1", "result", "tea: 4"
     ]  # fmt: skip
 
 
 def test_what_is_no_call_says_why_and_shows_what_was_written() -> None:
     broken = ToolCall(name="", arguments="<tool_call>{", result="Error: x.", problem="not JSON")
-    assert words(shown(broken)) == [
+    assert visible_texts(html_of(broken)) == [
         "not a call", "not JSON", "written", "<tool_call>{", "result", "Error: x."
     ]  # fmt: skip
 
 
 def test_a_call_that_was_not_played_says_so() -> None:
-    assert words(shown(ToolCall(name="f", arguments="{}")))[-1] == (
+    assert visible_texts(html_of(ToolCall(name="f", arguments="{}")))[-1] == (
         "nothing: the call was not played"
     )
 
 
 def test_hostile_calls_do_nothing() -> None:
     for arguments in (EVIL, f'{{"{EVIL.replace(chr(34), "")[:-1]}": 1}}', "[" * 100_000, "[1]"):
-        html = shown(ToolCall(name=EVIL, arguments=arguments, result=EVIL, problem=""))
+        html = html_of(ToolCall(name=EVIL, arguments=arguments, result=EVIL, problem=""))
         assert "<script" not in html
         assert "<img" not in html
-        assert "alert(1)" in unescape("".join(words(html)))
+        assert "alert(1)" in unescape("".join(visible_texts(html)))
 
 
 def test_many_calls_are_cut_and_counted() -> None:
-    assert shown(*[LOOK] * (MAX_CALLS + 5)).count("es-call-name") == MAX_CALLS
-    assert "5 more calls" in shown(*[LOOK] * (MAX_CALLS + 5))
+    assert html_of(*[LOOK] * (MAX_CALLS + 5)).count("es-call-name") == MAX_CALLS
+    assert "5 more calls" in html_of(*[LOOK] * (MAX_CALLS + 5))
 
 
 def test_a_turn_without_calls_looks_as_before() -> None:
-    assert shown() == ""
+    assert html_of() == ""
 
 
 def test_the_reply_names_the_call_and_the_card_follows_it() -> None:

@@ -20,7 +20,7 @@ RED = encode_picture(Image.new("RGB", (8, 8), (255, 0, 0)))
 BLUE = encode_picture(Image.new("RGB", (8, 8), (0, 0, 255)))
 
 
-def shown(html: str) -> list[bytes]:
+def pictures_of(html: str) -> list[bytes]:
     return [
         base64.b64decode(text) for text in re.findall(r'src="data:image/png;base64,(.*?)"', html)
     ]
@@ -32,15 +32,15 @@ def episode(**changes: object) -> Trajectory:
 
 
 def test_the_picture_of_a_turn_and_the_last_one_are_shown() -> None:
-    one = episode()
-    first, last = turn_boards(one, 0), turn_boards(one, 1)
-    assert (shown(first), shown(last)) == ([RED], [BLUE])
+    trajectory = episode()
+    first, last = turn_boards(trajectory, 0), turn_boards(trajectory, 1)
+    assert (pictures_of(first), pictures_of(last)) == ([RED], [BLUE])
     assert "image, not shown to the policy" in first
 
 
 def test_of_an_imported_turn_nobody_says_what_the_policy_saw() -> None:
-    one = replace(episode(), source="rows.jsonl:0")
-    assert "image of the observation" in turn_boards(one, 0)
+    trajectory = replace(episode(), source="rows.jsonl:0")
+    assert "image of the observation" in turn_boards(trajectory, 0)
 
 
 @pytest.mark.parametrize("png", [b"", b"<script>alert(1)</script>", RED[:30], RED + b"x" * 10**6])
@@ -49,8 +49,8 @@ def test_bytes_that_are_no_picture_are_not_shown(png: bytes) -> None:
     assert "<img" not in html
     assert "<script" not in html
     assert "a picture" in html
-    one = replace(episode(), final_image=png)
-    assert shown(turn_boards(one, 1)) == []
+    trajectory = replace(episode(), final_image=png)
+    assert pictures_of(turn_boards(trajectory, 1)) == []
 
 
 def test_words_around_a_picture_are_escaped() -> None:

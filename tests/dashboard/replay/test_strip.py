@@ -57,8 +57,8 @@ def test_groups_and_siblings_stand_in_order_each_with_shape_and_words() -> None:
 def test_labels_are_said_and_hostile_ones_are_made_visible() -> None:
     notes = EpisodeNotes(by_episode={(1, "t0"): EpisodeNote(labels=("good", "\u202e<b>"))})
     (group,) = groups(rows({}, {"sibling_index": 1}), notes)
-    words = group["cells"][0][2]
-    assert words == "Group 0, sibling 0: unknown, label good, label [RIGHT-TO-LEFT OVERRIDE]<b>"
+    label = group["cells"][0][2]
+    assert label == "Group 0, sibling 0: unknown, label good, label [RIGHT-TO-LEFT OVERRIDE]<b>"
     assert "label" not in group["cells"][1][2]
 
 

@@ -23,7 +23,7 @@ def change(metric: str, before: float, after: float) -> Change:
     return Change(before=ends[0], after=ends[1], low=0.0, high=0.0)
 
 
-def said(*claims: Claim, evidence: tuple[Evidence, ...] = ()) -> Verdict:
+def verdict_of(*claims: Claim, evidence: tuple[Evidence, ...] = ()) -> Verdict:
     return replace(Diagnosis().verdict(), claims=claims, evidence=evidence)
 
 
@@ -35,7 +35,7 @@ def moved(metric: str, before: float, after: float, ends: tuple[float, float]) -
 
 def test_a_claim_and_evidence_of_one_metric_are_one_row_with_one_interval() -> None:
     fall = change(SUCCESS, 0.75, 0.1)
-    verdict = said(
+    verdict = verdict_of(
         Lost(change=fall, most_left=0.2, num_points=10),
         fall,
         level(SUCCESS, 0.1, (30, 39)),
@@ -54,19 +54,19 @@ def test_a_claim_and_evidence_of_one_metric_are_one_row_with_one_interval() -> N
 
 
 def test_a_level_without_a_change_has_nothing_before() -> None:
-    (row,) = evidence_rows(said(level(SUCCESS, 0.5, (0, 39))))
+    (row,) = evidence_rows(verdict_of(level(SUCCESS, 0.5, (0, 39))))
     assert (row.cells()["before"], row.cells()["steps"]) == ("none", "steps 0 to 39")
     assert row.sentence == "training success: mean 50 % (45 to 55), no trend"
 
 
 def test_a_disagreement_is_a_row_for_each_side() -> None:
     claim = Disagreement(up=change(RETURN, 1.0, 3.0), down=change(SUCCESS, 0.8, 0.1))
-    assert [row.metric for row in evidence_rows(said(claim))] == [SUCCESS, RETURN]
+    assert [row.metric for row in evidence_rows(verdict_of(claim))] == [SUCCESS, RETURN]
 
 
 def test_evidence_beside_claims_keeps_a_share_within_its_ends() -> None:
     """The level of a share minus two standard errors was below 0 %."""
-    verdict = said(evidence=(moved(VALID, 0.9, 0.02, (-0.01, 0.05)),))
+    verdict = verdict_of(evidence=(moved(VALID, 0.9, 0.02, (-0.01, 0.05)),))
     cells = evidence_rows(verdict)[0].cells()
     assert (cells["95 % interval"], cells["steps"]) == ("0 % to 5 %", "step 5, then step 37")
 
@@ -78,6 +78,6 @@ def test_a_level_at_the_start_is_of_its_first_rows_and_no_spread_is_below_zero()
         moved("reward/group_std_mean", 0.265, 0.0167, (-0.0152, 0.0486)),
         averaged="median of the first 10 rows, then mean of 10 rows",
     )
-    cells = evidence_rows(said(evidence=(spread,)))[0].cells()
+    cells = evidence_rows(verdict_of(evidence=(spread,)))[0].cells()
     assert cells["steps"] == "median of the first 10 rows, then step 37 (mean of 10 rows)"
     assert cells["95 % interval"] == "0 to 0.0486"

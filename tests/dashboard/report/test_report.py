@@ -8,13 +8,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from alarm_events import alarm_event
 from made_run import CONFIG, add_steps, make_run, open_writer
 
 from echoscope.dashboard.data import verdict_cache as judging
 from echoscope.dashboard.report import verdict_html
 from echoscope.dashboard.report.report import POLICY, make_report
 from echoscope.store.errors import NotARunError, QueryError
-from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, Command, CommandAction
+from echoscope.store.records import Alarm, Command, CommandAction
 from echoscope.store.steer.commands import new_command
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(2)> {title} "quoted"'
@@ -46,10 +47,10 @@ def report(recorded_root: Path) -> str:
 
 def test_it_says_the_verdict_and_shows_charts_and_trajectories(report: str) -> None:
     page = Elements(report)
-    words = " ".join(page.words)
-    assert "insufficient evidence" in words
+    page_text = " ".join(page.words)
+    assert "insufficient evidence" in page_text
     for heading in ("What the verdict rests on", "Typical trajectories", "Curves", "Trajectories"):
-        assert heading in words
+        assert heading in page_text
     assert len([attrs for attrs in page.of("svg") if attrs.get("class") == "picture"]) >= 8
     assert [attrs for attrs in page.of("details") if "id" in attrs]
 
@@ -156,9 +157,9 @@ def test_the_report_of_an_ended_run_has_no_command_for_a_live_one(tmp_path: Path
         wish = new_command(name, action, settings=settings)
         writer.record_alarms([alarm(f"Now. echoscope ctl {name} {action.value} x=1", wish)])
         writer.close(status="finished")
-        words = " ".join(Elements(make_report(tmp_path / name)).words)
-        assert "it fell" in words
-        assert "echoscope ctl" not in words
+        page_text = " ".join(Elements(make_report(tmp_path / name)).words)
+        assert "it fell" in page_text
+        assert "echoscope ctl" not in page_text
 
 
 def test_what_is_not_there_is_none(report: str) -> None:
@@ -167,19 +168,6 @@ def test_what_is_not_there_is_none(report: str) -> None:
 
 
 def alarm(advice: str, wish: Command) -> Alarm:
-    return Alarm(
-        alarm_id="a1",
-        rule="ECHO_TRAP",
-        severity=AlarmSeverity.CRITICAL,
-        state=AlarmState.RAISED,
-        step=2,
-        onset_step=None,
-        metric="m",
-        value=0.0,
-        baseline=None,
-        threshold=0.5,
-        window=1,
-        message="it fell",
-        advice=advice,
-        suggested=wish,
+    return alarm_event(
+        "a1", 2, "critical", rule="ECHO_TRAP", threshold=0.5, advice=advice, suggested=wish
     )

@@ -31,24 +31,24 @@ def rows() -> pd.DataFrame:
     )
 
 
-def shown(verdict: Verdict, table: pd.DataFrame) -> tuple[str, list[int]]:
+def told(verdict: Verdict, table: pd.DataFrame) -> tuple[str, list[int]]:
     """What the examples are called, and the number of each in its step."""
-    places, words = telling(verdict, table)
-    return words, [int(example.trajectory_id[-5:]) for example in places]
+    places, heading = telling(verdict, table)
+    return heading, [int(example.trajectory_id[-5:]) for example in places]
 
 
 def test_a_healthy_run_shows_one_typical_trajectory_of_each_prompt() -> None:
     # The median return is 1.625; 1.25 and 2 of prompts 1 and 2 are nearest, then 0.25 and 3.
     verdict = replace(Diagnosis().verdict(), state=RunState.HEALTHY)
-    assert shown(verdict, rows()) == ("typical trajectories", [5, 6, 2])
+    assert told(verdict, rows()) == ("typical trajectories", [5, 6, 2])
 
 
 def test_a_problem_without_exemplars_shows_the_worst_failures() -> None:
     verdict = replace(Diagnosis().verdict(), state=RunState.COLLAPSED)
-    assert shown(verdict, rows()) == ("failed trajectories", [0, 3, 6])
+    assert told(verdict, rows()) == ("failed trajectories", [0, 3, 6])
     unknown = rows().assign(is_success=None)
-    words = "trajectories with the lowest return"
-    assert shown(verdict, unknown) == (words, [0, 3, 6])
+    heading = "trajectories with the lowest return"
+    assert told(verdict, unknown) == (heading, [0, 3, 6])
 
 
 def test_return_up_and_success_down_shows_failures_that_earn_most() -> None:
@@ -63,7 +63,7 @@ def test_return_up_and_success_down_shows_failures_that_earn_most() -> None:
         up=change("reward/return_mean", 1, 3), down=change("rollout/success_rate", 0.8, 0.1)
     )
     verdict = replace(Diagnosis().verdict(), state=RunState.WATCH, claims=(claim,))
-    assert shown(verdict, rows()) == ("failed trajectories with the highest return", [10, 7, 4])
+    assert told(verdict, rows()) == ("failed trajectories with the highest return", [10, 7, 4])
 
 
 def test_exemplars_of_an_alarm_come_first() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app_text import app_text
 from made_run import make_run
 from streamlit.testing.v1 import AppTest
 
@@ -65,12 +66,6 @@ def settled(started: Launch) -> branching.BranchReport:
         time.sleep(0.05)
 
 
-def shown(page: AppTest) -> str:
-    assert not page.exception
-    parts = [e.value for kind in ("text", "caption", "code", "markdown") for e in page.get(kind)]
-    return "\n".join(str(part) for part in parts)
-
-
 def follow(page: AppTest, label: str) -> str:
     """Press a button that opens another run; the run that is then shown."""
     (button,) = [button for button in page.button if button.label == label]
@@ -92,7 +87,7 @@ def test_words_and_numbers_may_be_set(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("--root=/", "is not a dotted key"),
         ("-x=1", "is not a dotted key"),
@@ -116,25 +111,25 @@ def test_words_and_numbers_may_be_set(word: str) -> None:
         ("a=[1, [2]]", "a word, a number"),
     ],
 )
-def test_what_names_code_files_or_options_is_refused(word: str, said: str) -> None:
-    if not said:
+def test_what_names_code_files_or_options_is_refused(word: str, message: str) -> None:
+    if not message:
         check_setting(word)
         return
     with pytest.raises(SteeringError) as caught:
         check_setting(word)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_settings_become_words_those_of_a_mapping_one_by_one() -> None:
     changes = {"lr": 1e-05, "actions": {"KL": "stop"}, "on": False, "k": 3, "s": "top_p"}
-    words = ("lr=1e-05", "actions.KL=stop", "on=false", "k=3", "s=top_p")
-    assert override_words(changes) == words
-    for word in words:
+    override_list = ("lr=1e-05", "actions.KL=stop", "on=false", "k=3", "s=top_p")
+    assert override_words(changes) == override_list
+    for word in override_list:
         check_setting(word)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"name": "-rf"}, "must begin with a letter"),
         ({"name": "../up"}, "must begin with a letter"),
@@ -151,18 +146,18 @@ def test_settings_become_words_those_of_a_mapping_one_by_one() -> None:
     ],
 )
 def test_an_order_that_is_not_fit_becomes_no_command(
-    tmp_path: Path, change: dict[str, Any], said: str
+    tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SteeringError) as caught:
         command(order(tmp_path, **change), tmp_path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_an_order_is_checked_by_what_the_run_has_set(tmp_path: Path) -> None:
     config = {"net": {"width": 64, "bias": True}, "envs": [{"params": {"slip": 0.5}}]}
 
-    def checked(*words: str) -> None:
-        branching.check(order(tmp_path, settings=words), tmp_path, config, {})
+    def checked(*overrides: str) -> None:
+        branching.check(order(tmp_path, settings=overrides), tmp_path, config, {})
 
     checked("net.width=32", "net.bias=no", "envs.0.params.slips=1", "other.thing=x")
     checked("envs=[]")  # as a verdict takes all terms out of a reward
@@ -176,8 +171,8 @@ def test_free_text_is_part_of_one_word_and_settings_come_after_the_options(tmp_p
     branch = order(
         tmp_path, name="a-b", reason="--dry-run", author="-x", settings=("optim.lr=1e-4",)
     )
-    words = command(replace(branch, parent=tmp_path / "-run"), tmp_path)
-    assert words == [
+    arguments = command(replace(branch, parent=tmp_path / "-run"), tmp_path)
+    assert arguments == [
         *("ctl", str(tmp_path / "-run"), "branch", "--json", f"--root={tmp_path}"),
         *("--checkpoint=2", "--name=a-b", "--reason=--dry-run", "--by=-x", "--", "optim.lr=1e-4"),
     ]
@@ -347,7 +342,7 @@ def test_from_the_form_to_a_run_that_knows_its_parent(root: Path, open_page: Ope
     page.selectbox(key="branch_at:tiny").set_value(2).run()
     page.text_input(key="branch_name:tiny").set_value("colder").run()
     page.text_area(key="branch_lines:tiny").set_value("optim.lr=1e-4\n\n eval.every=0").run()
-    assert "tiny after step 2\nname: test -> colder\noptim.lr: 0.001 -> 1e-4" in shown(page)
+    assert "tiny after step 2\nname: test -> colder\noptim.lr: 0.001 -> 1e-4" in app_text(page)
     press(page, "branch_review")
     assert launches(root / "tiny") == []
     page.text_input(key="draft_author").set_value("ann")
@@ -357,14 +352,14 @@ def test_from_the_form_to_a_run_that_knows_its_parent(root: Path, open_page: Ope
     assert settled(started).run_id
     assert started.process.wait(PATIENCE_S) == 0
     run_id = started.report().run_id
-    assert run_id in shown(page.run())
+    assert run_id in app_text(page.run())
     assert follow(page, "Open the new run") == run_id
     queries.forget()
     child = open_page("live", root, run=run_id)
-    assert f"Branched from tiny after step 2 by ann: {HOSTILE}" in shown(child)
+    assert f"Branched from tiny after step 2 by ann: {HOSTILE}" in app_text(child)
     assert open_run(root / run_id).info().config["eval"]["every"] == 0
     assert follow(child, "Open that run") == "tiny"
-    assert "Branch of this run:" in shown(child)
+    assert "Branch of this run:" in app_text(child)
 
 
 @pytest.mark.long
@@ -372,16 +367,16 @@ def test_wrong_values_are_said_before_anything_starts(root: Path, open_page: Ope
     page = open_form(open_page, root)
     lines = page.text_area(key="branch_lines:tiny")
     lines.set_value("reward.shaping.0.function=os:system").run()
-    assert "names a file, code or an address" in shown(page)
+    assert "names a file, code or an address" in app_text(page)
     assert not [b for b in page.button if b.key == "branch_review"]
     page.text_area(key="branch_lines:tiny").set_value("eval.every=1\neval.every=2").run()
-    assert "eval.every is given twice" in shown(page)
+    assert "eval.every is given twice" in app_text(page)
     page.text_area(key="branch_lines:tiny").set_value("").run()
     page.text_input(key="branch_name:tiny").set_value("--root=x").run()
-    assert "must begin with a letter" in shown(page)
+    assert "must begin with a letter" in app_text(page)
     page.text_input(key="branch_name:tiny").set_value("").run()
     # 4 steps are done from checkpoint 4, so as many again are offered.
-    assert "steps: 4 -> 8" in shown(page)
+    assert "steps: 4 -> 8" in app_text(page)
     press(page, "branch_review")
     press(page, "draft_cancel")
     assert launches(root / "tiny") == []
@@ -400,7 +395,7 @@ def test_a_wrong_value_is_said_while_it_is_typed(
 ) -> None:
     page = open_form(open_page, root)
     page.text_area(key="branch_lines:tiny").set_value(word).run()
-    assert why in shown(page)
+    assert why in app_text(page)
     assert "branch_review" not in [button.key for button in page.button]
 
 
@@ -438,26 +433,26 @@ def test_the_form_begins_with_the_last_good_checkpoint(root: Path, open_page: Op
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [({"is_read_only": True}, "is read-only"), ({"may_branch": False}, "--no-branch")],
 )
 def test_a_dashboard_that_may_not_branch_says_so(
-    root: Path, open_page: OpenPage, options: dict[str, bool], said: str
+    root: Path, open_page: OpenPage, options: dict[str, bool], message: str
 ) -> None:
     page = open_form(open_page, root, **options)
-    assert said in shown(page).replace("\\", "")
+    assert message in app_text(page).replace("\\", "")
     assert not [box for box in page.text_area if box.key == "branch_lines:tiny"]
-    with pytest.raises(SteeringError, match=said):  # whatever a browser sends
+    with pytest.raises(SteeringError, match=message):  # whatever a browser sends
         branch_form.start(order(root), "ann", "")
 
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path: Path, open_page: OpenPage) -> None:
     make_run(tmp_path / "tiny")
-    assert "The run has no checkpoint yet." in shown(open_form(open_page, tmp_path))
+    assert "The run has no checkpoint yet." in app_text(open_form(open_page, tmp_path))
 
 
 def test_the_form_may_be_filled_in_from_another_page(root: Path, open_page: OpenPage) -> None:
     page = open_page("live", root, run="tiny")
     page.session_state["branch_lines:tiny"] = "\n".join(override_words({"selection.value": 0.5}))
     page.session_state["branch_form"] = True
-    assert "selection.value: " in shown(page.run())
+    assert "selection.value: " in app_text(page.run())

@@ -11,7 +11,7 @@ from echoscope.dashboard.words import setting_words
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "typed_text"),
     [
         (0.00015, "0.00015"),
         (1e-9, "1e-09"),
@@ -25,8 +25,8 @@ from echoscope.dashboard.words import setting_words
         ([1, 2], "[1, 2]"),
     ],
 )
-def test_values_as_a_person_would_type_them(value: Any, words: str) -> None:
-    assert setting_words(value) == words
+def test_values_as_a_person_would_type_them(value: Any, typed_text: str) -> None:
+    assert setting_words(value) == typed_text
 
 
 @pytest.mark.parametrize("value", [0.1 + 0.2, 1 / 3, 1e-12, 123456.789])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app_text import app_text
 from held_run import HeldRun
 from made_evaluation import make_evaluation
 from made_run import CONFIG, make_run
@@ -49,11 +50,6 @@ def runs_of(root: Path) -> str:
     return ",".join(sorted(path.name for path in root.iterdir()))
 
 
-def words(page: AppTest) -> str:
-    kinds = ("text", "markdown", "caption", "code", "info", "warning")
-    return "\n".join(str(element.value) for kind in kinds for element in page.get(kind))
-
-
 def groups(page: AppTest) -> list[dict[str, Any]]:
     assert not page.exception
     rows: list[dict[str, Any]] = page.dataframe[0].value.to_dict("records")
@@ -89,7 +85,7 @@ def test_a_hidden_group_is_not_drawn_but_still_compared(root: Path, open_page: O
     assert [row["solo"] for row in groups(page)] == ["Solo", "All"]
     figure = next(iter(shown_figures(page).values()))
     assert "lr 1e-06" not in figure.text
-    assert "1 of 2 groups are drawn." in words(page)
+    assert "1 of 2 groups are drawn." in app_text(page)
 
 
 def test_runs_can_be_grouped_by_other_settings_or_not_at_all(
@@ -110,7 +106,7 @@ def test_a_window_of_one_step_or_none_is_refused_in_a_sentence(
     root: Path, open_page: OpenPage, steps: str
 ) -> None:
     page = open_page("compare", root, runs=runs_of(root), metric=ENTROPY, steps=steps)
-    assert "in the address is no range of two steps or more" in words(page)
+    assert "in the address is no range of two steps or more" in app_text(page)
     assert page.slider(key="compare_steps").value == (10, 29)
 
 
@@ -131,7 +127,7 @@ def test_runs_of_one_configuration_stand_for_themselves(
         make(tmp_path, f"s{seed}", 1e-6, seed, 1.0)
     page = open_page("compare", tmp_path, runs="s0,s1")
     assert [row["group"] for row in groups(page)] == ["s0", "s1"]
-    assert "same configuration" in words(page)
+    assert "same configuration" in app_text(page)
 
 
 def test_what_was_changed_while_a_run_trained_is_a_setting_that_differs(
@@ -154,8 +150,8 @@ def test_what_was_changed_while_a_run_trained_is_a_setting_that_differs(
     assert tables[0].to_dict("records") == [
         {"setting": "optim.lr", "kept": "0.1", "cooled": "0.1, 0.01 from step 5"}
     ]
-    assert "same configuration" not in words(page)
-    assert "Groups go by the settings at the start" in words(page)
+    assert "same configuration" not in app_text(page)
+    assert "Groups go by the settings at the start" in app_text(page)
 
 
 def test_settings_that_always_vary_together_are_no_sweep(
@@ -177,7 +173,7 @@ def test_an_evaluation_is_refused_in_a_sentence(
     make_evaluation(tmp_path / "played", {"lake": ["1", "0"]})
     page = open_page("compare", tmp_path, runs="s0,s1,played")
     assert [row["group"] for row in groups(page)] == ["s0", "s1"]
-    assert "played is an evaluation: nothing was trained" in words(page).replace("\\", "")
+    assert "played is an evaluation: nothing was trained" in app_text(page).replace("\\", "")
 
 
 def test_settings_of_strangers_stay_text(tmp_path: Path, open_page: OpenPage) -> None:
@@ -190,7 +186,7 @@ def test_settings_of_strangers_stay_text(tmp_path: Path, open_page: OpenPage) ->
     assert "&lt;img src=x0&gt;" in drawn
     assert "<img" not in drawn
     assert "<i>" not in drawn
-    assert "Too few runs to tell which settings matter: 4 runs" in words(page)
+    assert "Too few runs to tell which settings matter: 4 runs" in app_text(page)
 
 
 def test_one_run_is_nothing_to_compare_and_unknown_ones_are_named(
@@ -198,8 +194,8 @@ def test_one_run_is_nothing_to_compare_and_unknown_ones_are_named(
 ) -> None:
     page = open_page("compare", root, runs="low-0,nope")
     assert not page.exception
-    assert "Choose two runs" in words(page)
-    assert "not shown" in words(page)
+    assert "Choose two runs" in app_text(page)
+    assert "not shown" in app_text(page)
 
 
 @pytest.mark.long
@@ -210,7 +206,7 @@ def test_more_groups_than_colours_are_compared_and_some_are_not_drawn(
         make(tmp_path, f"run{n}", 1e-6 * (n + 1), 0, 1.0 + n)
     page = open_page("compare", tmp_path, runs=runs_of(tmp_path), metric=ENTROPY)
     assert len(groups(page)) == 10
-    assert "8 of 10 groups are drawn." in words(page)
+    assert "8 of 10 groups are drawn." in app_text(page)
     figure = next(iter(shown_figures(page).values()))
     assert (
         len(

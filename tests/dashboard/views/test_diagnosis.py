@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_run import CONFIG, made_trajectory, open_writer, step_metrics
+from app_text import app_html, app_text
+from made_run import CONFIG, made_trajectory, open_writer, step_metrics, template_record
 from streamlit.testing.v1 import AppTest
 
 from echoscope.dashboard.data import queries
 from echoscope.diagnostics.read.sources import Opened
 from echoscope.diagnostics.read.table import TableBuilder
 from echoscope.store.reader import open_run
-from echoscope.store.records import DiagnosticRecord, StepMetrics, Trajectory
+from echoscope.store.records import StepMetrics, Trajectory
 
 OpenPage = Callable[..., AppTest]
 LAST = 40
 COLLAPSE = 21
 """From this step on no reply parses any more."""
-
-
-def text_record(step: int, share: float) -> DiagnosticRecord:
-    payload = {
-        "template": {"text": "Go ___.", "match_frac": share, "coverage": 0.5, "fillers": [["up"]]}
-    }
-    return DiagnosticRecord(step=step, kind="text", payload=json.dumps(payload))
 
 
 @pytest.fixture
@@ -49,7 +42,7 @@ def root(tmp_path: Path) -> Path:
             wall_time=1_000.0 + step,
             values=values,
         )
-        records = [text_record(step, 0.3 if is_well else 0.58)] if step % 5 == 0 else []
+        records = [template_record(step, 0.3 if is_well else 0.58)] if step % 5 == 0 else []
         writer.commit_step(
             metrics=[metrics],
             trajectories=[made_trajectory(step, n) for n in range(4)],
@@ -59,11 +52,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def words(page: AppTest) -> str:
-    kinds = ("text", "markdown", "caption", "code", "info", "subheader")
-    text = "\n".join(str(element.value) for kind in kinds for element in page.get(kind))
-    text += "".join(element.proto.body for element in page.get("html"))
-    return text.replace("\\", "").replace("\u2060", "")
+def whole_text(page: AppTest) -> str:
+    """Text and HTML as a person reads them: without what keeps Markdown from acting."""
+    return (app_text(page) + app_html(page)).replace("\\", "").replace("\u2060", "")
 
 
 @pytest.mark.long
@@ -71,9 +62,9 @@ def test_the_verdict_is_that_of_the_chosen_step(root: Path, open_page: OpenPage)
     early = open_page("diagnosis", root, run="made", step="15")
     late = open_page("diagnosis", root, run="made")
     assert not early.exception
-    assert "after step 15" in words(early)
-    assert "Format collapse" not in words(early)
-    assert "Format collapse" in words(late)
+    assert "after step 15" in whole_text(early)
+    assert "Format collapse" not in whole_text(early)
+    assert "Format collapse" in whole_text(late)
 
 
 def test_a_verdict_after_a_step_reads_nothing_later(
@@ -92,15 +83,19 @@ def test_the_slider_moves_the_verdict_and_the_rest(root: Path, open_page: OpenPa
     page = open_page("diagnosis", root, run="made")
     page.select_slider(key="diagnosis_step").set_value(10).run()
     assert page.query_params["step"] == "10"
-    assert "after step 10" in words(page)
-    assert "Step 10: 30 % of the reasonings of the first turns share this template" in words(page)
+    assert "after step 10" in whole_text(page)
+    assert "Step 10: 30 % of the reasonings of the first turns share this template" in whole_text(
+        page
+    )
 
 
 @pytest.mark.long
 def test_one_share_for_one_template(root: Path, open_page: OpenPage) -> None:
     """The verdict quotes the share that the monitor stored, as the page does."""
     page = open_page("diagnosis", root, run="made")
-    assert "Step 40: 58 % of the reasonings of the first turns share this template" in words(page)
+    assert "Step 40: 58 % of the reasonings of the first turns share this template" in whole_text(
+        page
+    )
     reader = open_run(root / "made")
     opened = Opened(table=TableBuilder().build(), reader=reader)
     late = opened.exemplars(["TEMPLATE_COLLAPSE"])
@@ -119,14 +114,14 @@ def of_two_groups_that_differ(index: int) -> Trajectory:
 
 
 @pytest.mark.parametrize(
-    ("slip", "said", "never"),
+    ("slip", "sentence", "never"),
     [
         (0.9, "Do not filter by reward spread here", "tends to pay"),
         (0.0, "Filtering by reward spread tends to pay here", "Do not filter"),
     ],
 )
 def test_no_filter_is_praised_where_luck_decides_the_reward(
-    slip: float, said: str, never: str, tmp_path: Path, open_page: OpenPage
+    slip: float, sentence: str, never: str, tmp_path: Path, open_page: OpenPage
 ) -> None:
     """The headline said that the task must change, and the box below that filtering pays."""
     task = {"env": "frozen_lake", "params": {"slip": slip}}
@@ -136,6 +131,6 @@ def test_no_filter_is_praised_where_luck_decides_the_reward(
         trajectories=[of_two_groups_that_differ(index) for index in range(16)],
     )
     writer.close(status="finished")
-    page_text = words(open_page("diagnosis", tmp_path, run="made"))
-    assert said in page_text
+    page_text = whole_text(open_page("diagnosis", tmp_path, run="made"))
+    assert sentence in page_text
     assert never not in page_text

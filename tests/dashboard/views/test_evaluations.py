@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app_text import app_text
 from made_evaluation import make_evaluation, open_evaluation
 from made_run import make_run
 from streamlit.testing.v1 import AppTest
@@ -14,7 +15,7 @@ from tables import columns_of
 
 from echoscope.dashboard.data import queries
 
-from .test_pages import HOSTILE, words
+from .test_pages import HOSTILE
 
 OpenPage = Callable[..., AppTest]
 HALF = ["11", "00"] * 5
@@ -49,7 +50,7 @@ def test_the_same_tasks_are_ranked(root: Path, open_page: OpenPage) -> None:
     assert ranked["replay"] == ["/replay?run=good", "/replay?run=bad"]
     assert alone["run"] == ["other"]
     assert not {"place", "difference", "cost"} & set(alone)
-    text = words(page)
+    text = app_text(page)
     assert "Best: qwen at temperature 0.5 (good), success 100.0 % (66.1 to 100.0)." in text
     assert "Lower: tiny at temperature 1 (bad)." in text
     assert "Only tiny at temperature 1 (other) played these tasks" in text
@@ -60,7 +61,7 @@ def test_what_cannot_be_told_apart_is_said(tmp_path: Path, open_page: OpenPage) 
     make_evaluation(tmp_path / "b", {"lake": ["11"] * 8 + ["10"] * 2}, who="two")
     page = open_page("evaluations", tmp_path)
     why = "because the interval of the difference holds 0"
-    assert f"Cannot be told apart from it, {why}: two at temperature 1 (b)." in words(page)
+    assert f"Cannot be told apart from it, {why}: two at temperature 1 (b)." in app_text(page)
     (ranked,) = tables_of_page(page)
     assert ranked["difference"][1].endswith("), not told apart")
 
@@ -77,7 +78,7 @@ def test_of_two_worlds_each_leads_to_its_own_episodes(tmp_path: Path, open_page:
         "/replay?run=e&where=tag+%3D+%27lake%27",
         "/replay?run=e&where=tag+%3D+%27it%27%27s%27",
     ]
-    assert "1 trajectory" not in words(open_page("evaluations", tmp_path))
+    assert "1 trajectory" not in app_text(open_page("evaluations", tmp_path))
     replay = open_page("replay", tmp_path, run="e", where="tag = 'it''s'")
     assert not replay.exception
 
@@ -88,8 +89,8 @@ def test_a_part_of_the_episodes_is_said_to_be_a_part(tmp_path: Path, open_page: 
     page = open_page("evaluations", tmp_path)
     assert not page.exception
     assert tables_of_page(page)[0]["episodes"] == ["4 of 120"]
-    assert "cut is not complete: 4 of 120 episodes were played, stopped." in words(page)
-    assert "none is not complete: 0 of 60 episodes were played, failed." in words(page)
+    assert "cut is not complete: 4 of 120 episodes were played, stopped." in app_text(page)
+    assert "none is not complete: 0 of 60 episodes were played, failed." in app_text(page)
     commands = "".join(element.body for element in page.get("html"))
     assert f"echoscope eval --resume {tmp_path}/cut" in commands
 
@@ -98,7 +99,7 @@ def test_a_live_evaluation_is_live_and_has_no_command(tmp_path: Path, open_page:
     writer = open_evaluation(tmp_path / "e", {"lake": ["11", "10"]}, planned=60)
     try:
         page = open_page("evaluations", tmp_path)
-        assert "e is not complete: 4 of 120 episodes were played, live." in words(page)
+        assert "e is not complete: 4 of 120 episodes were played, live." in app_text(page)
         assert "--resume" not in "".join(element.body for element in page.get("html"))
         assert columns_of(open_page("runs", tmp_path))["status"] == ["live"]
     finally:
@@ -123,8 +124,10 @@ def test_an_evaluation_is_not_shown_as_a_training(
 ) -> None:
     page = open_page(name, root, run="bad")
     assert not page.exception
-    assert "This is an evaluation of tiny, not a training, so there is no verdict." in words(page)
-    assert "20 episodes were played." in words(page)
+    assert "This is an evaluation of tiny, not a training, so there is no verdict." in app_text(
+        page
+    )
+    assert "20 episodes were played." in app_text(page)
     assert queries.known_verdict("bad") is None
     assert not page.button
     assert not page.expander

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from app_text import app_html
 from shown_figures import ShownFigure, shown_figures
 from streamlit.testing.v1 import AppTest
 
@@ -149,10 +150,6 @@ def imported_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def html_of(page: AppTest) -> str:
-    return "".join(element.proto.body for element in page.get("html"))
-
-
 def talk_of(page: AppTest) -> tuple[str, ...]:
     """Every piece of text of the conversation that the page Replay shows."""
     (talk,) = [e.proto.body for e in page.get("html") if '"es-talk"' in e.proto.body]
@@ -202,7 +199,7 @@ def test_verdict_and_groups_of_each_format(
     queries.verdict(name, wait_s=60)  # the page shows it as soon as it is there
     page = open_page("diagnosis", imported_root, run=name)
     assert not page.exception
-    assert SHOWN[name].verdict in html_of(page)
+    assert SHOWN[name].verdict in app_html(page)
     figure = figure_of(page, "group_map")
     traces = [] if figure is None else json.loads(figure.text)["data"]
     texts = [trace["text"] for trace in traces if trace["type"] == "heatmap"]
@@ -226,9 +223,9 @@ def test_rewards_and_their_spread_are_on_the_page_live(
 ) -> None:
     page = open_page("live", imported_root, run=name)
     assert not page.exception
-    words = [figure.head["alt"] for figure in shown_figures(page).values()]
-    assert len([text for text in words if f"Return. Return: {earned}," in text]) == 1
-    spreads = [text for text in words if "Reward std within groups" in text]
+    descriptions = [figure.head["alt"] for figure in shown_figures(page).values()]
+    assert len([text for text in descriptions if f"Return. Return: {earned}," in text]) == 1
+    spreads = [text for text in descriptions if "Reward std within groups" in text]
     assert len(spreads) == bool(spread)
     assert all(f": {spread}," in text for text in spreads)
 
@@ -247,8 +244,8 @@ def test_an_earlier_step_has_its_own_reward_success_and_tool_call(
 def test_guesses_are_named_on_the_page(imported_root: Path, open_page: OpenPage) -> None:
     page = open_page("replay", imported_root, run="verl", trajectory="i00000010-00000")
     assert not page.exception
-    assert "reconstructed: turns were split at role names in plain text" in html_of(page)
-    assert "rollouts/10.jsonl" in html_of(page)
+    assert "reconstructed: turns were split at role names in plain text" in app_html(page)
+    assert "rollouts/10.jsonl" in app_html(page)
 
 
 def texts_of(page: AppTest) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app_text import app_text
 from made_run import add_steps, made_trajectory, open_writer, step_metrics
 from streamlit.testing.v1 import AppTest
 from tables import columns_of
@@ -80,11 +81,6 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def words(page: AppTest) -> str:
-    kinds = ("text", "markdown", "caption", "code", "info", "warning")
-    return "\n".join(str(element.value) for kind in kinds for element in page.get(kind))
-
-
 def tables(page: AppTest) -> str:
     assert not page.exception
     return "".join(e.proto.body for e in page.get("html") if "es-wide" in e.proto.body)
@@ -98,7 +94,7 @@ def test_alarms_are_listed_the_open_and_serious_ones_first(root: Path, open_page
 
 
 def test_a_run_without_alarms_says_so(root: Path, open_page: OpenPage) -> None:
-    assert "None was raised." in words(open_page("diagnosis", root, run="good"))
+    assert "None was raised." in app_text(open_page("diagnosis", root, run="good"))
 
 
 def test_a_run_that_is_being_judged_is_not_called_anything_yet(
@@ -115,8 +111,8 @@ def test_a_run_that_is_being_judged_is_not_called_anything_yet(
     monkeypatch.setattr(judging, "_judged_on", wait_and_judge)
     page = open_page("diagnosis", root, run="good")
     assert not page.exception
-    assert "being judged" in words(page)
-    assert "insufficient" not in words(page)
+    assert "being judged" in app_text(page)
+    assert "insufficient" not in app_text(page)
     slow.set()
 
 
@@ -139,4 +135,4 @@ def test_numbers_of_four_digits_are_written_out(tmp_path: Path, open_page: OpenP
     assert list(table["gap"])[1].startswith("higher: +60 (+60 to +60) tokens;")
     episodes = open_page("replay", tmp_path, run="b", step="0", success="solved")
     assert columns_of(episodes)["return"] == ["3,560"] * 2
-    assert "mean return 3,560" in words(episodes)
+    assert "mean return 3,560" in app_text(episodes)

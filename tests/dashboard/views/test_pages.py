@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from app_text import app_text
 from made_run import make_run
 from streamlit.testing.v1 import AppTest
 
@@ -18,12 +19,6 @@ OF_SEVERAL = ("runs", "compare", "evaluations", "panels")
 """Pages that show more than one run."""
 WITH_RUN = [name for name in PAGES if name not in OF_SEVERAL]
 HOSTILE = "<img src=x onerror=alert(1)> **b** [a](http://evil.example) `x` :smile: $x$"
-
-
-def words(page: AppTest) -> str:
-    """All text that a page shows outside tables."""
-    kinds = ("text", "markdown", "caption", "code", "info", "warning", "error")
-    return "\n".join(str(element.value) for kind in kinds for element in page.get(kind))
 
 
 def test_all_pages_are_there() -> None:
@@ -44,14 +39,14 @@ def test_an_empty_root_says_how_to_make_a_run(
 ) -> None:
     page = open_page(name, tmp_path)
     assert not page.exception
-    assert any("echoscope demo --root" in code.value for code in page.code), words(page)
+    assert any("echoscope demo --root" in code.value for code in page.code), app_text(page)
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_root_that_does_not_exist_says_so(name: str, tmp_path: Path, open_page: OpenPage) -> None:
     page = open_page(name, tmp_path / "nowhere")
     assert not page.exception
-    assert "nowhere" in words(page)
+    assert "nowhere" in app_text(page)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -72,7 +67,7 @@ def test_a_run_that_is_gone_is_not_replaced_by_another_one(
     assert page.query_params["run"] == asked
     assert page.selectbox[0].value is None
     assert not page.button
-    assert "Choose another run." in words(page) or "under the root" in words(page)
+    assert "Choose another run." in app_text(page) or "under the root" in app_text(page)
     page.selectbox[0].select("real").run()
     assert page.query_params["run"] == "real"
 
@@ -83,8 +78,8 @@ def test_panels_leave_out_a_run_that_is_gone_and_say_so(
     make_run(tmp_path / "real")
     page = open_page("panels", tmp_path, run="nope")
     assert not page.exception
-    assert "there is no run 'nope'; it is not shown" in words(page).replace("\\", "")
-    assert "Choose a run above." in words(page)
+    assert "there is no run 'nope'; it is not shown" in app_text(page).replace("\\", "")
+    assert "Choose a run above." in app_text(page)
 
 
 @pytest.mark.long
@@ -99,7 +94,7 @@ def test_a_run_that_is_deleted_while_somebody_looks_leaves_an_empty_page(
     page.run()
     assert not page.exception
     assert page.query_params["run"] == "gone"
-    assert "There is no run 'gone' under" in words(page)
+    assert "There is no run 'gone' under" in app_text(page)
 
 
 @pytest.mark.long

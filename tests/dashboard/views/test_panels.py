@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app_text import app_text
 from made_run import make_run
 from shown_figures import shown_figures
 from streamlit.testing.v1 import AppTest
@@ -31,15 +32,10 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def words(page: AppTest) -> str:
-    kinds = ("text", "markdown", "caption", "code", "info", "warning", "error")
-    return "\n".join(str(element.value) for kind in kinds for element in page.get(kind))
-
-
-def lines(page: AppTest, place: int = 0) -> dict[str, dict[str, Any]]:
+def lines(page: AppTest, index: int = 0) -> dict[str, dict[str, Any]]:
     """Name -> trace of one of the figures, those with numbers packed left out."""
     assert not page.exception
-    figure = [*shown_figures(page).values()][place]
+    figure = [*shown_figures(page).values()][index]
     return {trace["name"]: trace for trace in json.loads(figure.text)["data"] if "name" in trace}
 
 
@@ -78,7 +74,7 @@ def test_outliers_are_clipped_and_counted(root: Path, open_page: OpenPage) -> No
 
 def test_a_person_adds_and_removes_a_panel(root: Path, open_page: OpenPage) -> None:
     page = open_page("panels", root, run="a", edit="true")
-    assert "has no panels yet" in words(page)
+    assert "has no panels yet" in app_text(page)
     page.selectbox(key="panel_metric").select(ENTROPY)
     page.button(key="panel_add_button").click().run()
     assert read_pages(root) == {"main": [Panel(metric=ENTROPY)]}
@@ -100,7 +96,7 @@ def test_a_broken_file_is_said_in_a_sentence(root: Path, open_page: OpenPage) ->
     (root / FILE).write_text("pages: {main: [{metric: a, color: <script>}]}")
     page = open_page("panels", root, run="a")
     assert not page.exception
-    assert "color: extra inputs are not permitted" in words(page)
+    assert "color: extra inputs are not permitted" in app_text(page)
     assert (root / FILE).read_text().endswith("<script>}]}")
 
 
@@ -110,7 +106,7 @@ def test_a_panel_that_cannot_be_shown_leaves_the_others(root: Path, open_page: O
     add(root, "main", Panel(metric=ENTROPY))
     page = open_page("panels", root, run="a")
     assert not page.exception
-    assert "not measured in this run" in words(page)
+    assert "not measured in this run" in app_text(page)
     assert len(shown_figures(page)) == 1
 
 

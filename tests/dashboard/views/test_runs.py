@@ -62,10 +62,10 @@ def test_filter_and_sort_are_in_the_address(tmp_path: Path, open_page: OpenPage)
 def test_a_filter_that_matches_nothing_or_is_none(tmp_path: Path, open_page: OpenPage) -> None:
     make_run(tmp_path / "a")
     assert open_page("runs", tmp_path, filter="zzz").text[0].value == "No run matches the filter."
-    for wrong, said in (("(", "is not a regular expression"), ("lrr > 1", "no column 'lrr'")):
+    for wrong, message in (("(", "is not a regular expression"), ("lrr > 1", "no column 'lrr'")):
         page = open_page("runs", tmp_path, filter=wrong)
         assert not page.exception
-        assert said in page.text[0].value
+        assert message in page.text[0].value
 
 
 @pytest.mark.long
@@ -166,8 +166,8 @@ def test_a_page_says_of_how_many_runs_its_curves_are(tmp_path: Path, open_page: 
         make_run(tmp_path / f"run-{number:02d}", 1)
     page = open_page("runs", tmp_path)
 
-    def says(words: str) -> bool:
-        return any(part.value == words for part in page.run().caption)
+    def says(sentence: str) -> bool:
+        return any(part.value == sentence for part in page.run().caption)
 
     until(lambda: says("Drawn: 25 of 30 runs, those of this page."), "curves of the page")
     page.query_params["group"] = "algo"
@@ -183,7 +183,7 @@ def test_groups_and_sorting_are_over_the_runs_of_all_pages(
     make_sweep(tmp_path, 15)  # more than a page has rows
     cells = columns_of(open_page("runs", tmp_path, group="lr", sort="-eval_success"))
     by_name = dict(zip(cells["run"], cells["eval_success"], strict=True))
-    assert {name: words.partition(" (")[0] for name, words in by_name.items()} == {
+    assert {name: value_text.partition(" (")[0] for name, value_text in by_name.items()} == {
         "▸ lr 1e-06  (15)": "20 %",
         "▸ lr 0.0001  (15)": "70 %",
     }
@@ -336,7 +336,7 @@ def test_a_tag_that_would_hide_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "said"),
+    ("verdict", "verdict_text"),
     [
         ({"state": "collapsed", "regime": "diverse", "since": 20}, "collapsed since step 20"),
         ({"state": "collapsed in part", "since": 20}, "collapsed in part since step 20"),
@@ -346,10 +346,10 @@ def test_a_tag_that_would_hide_is_refused() -> None:
     ],
 )
 def test_a_verdict_says_since_when_and_nothing_that_contradicts_it(
-    verdict: dict[str, Any], said: str
+    verdict: dict[str, Any], verdict_text: str
 ) -> None:
     whole = {"mark": (0.0, 0.0, 0), "regime": "", "since": None, "kind": ""} | verdict
-    assert verdict_words(TableVerdict(**whole)) == said
+    assert verdict_words(TableVerdict(**whole)) == verdict_text
 
 
 def test_files_of_other_trainers_are_listed_and_open_by_a_click(
@@ -363,8 +363,8 @@ def test_files_of_other_trainers_are_listed_and_open_by_a_click(
 
     listed = page()
     assert "Files of other trainers" in [part.value for part in listed.subheader]
-    words = " ".join(one.value for one in listed.caption).replace("\\", "")
-    assert "rollouts, 1 file" in words
+    captions = " ".join(caption.value for caption in listed.caption).replace("\\", "")
+    assert "rollouts, 1 file" in captions
     assert [part.label for part in listed.button] == ["Import"]
     read_only = page(is_read_only=True)
     assert [part.label for part in read_only.button] == []
@@ -382,7 +382,7 @@ def test_an_import_that_was_stopped_can_be_continued(tmp_path: Path, open_page: 
     with pytest.raises(KeyboardInterrupt):
         import_path(tmp_path / "verl", tmp_path / "verl-imported", writing=interrupt)
     page = looked_at(open_page("runs", tmp_path))
-    words = " ".join(one.value for one in page.caption).replace("\\", "")
-    assert "imported only in part as the run verl-imported" in words
+    captions = " ".join(caption.value for caption in page.caption).replace("\\", "")
+    assert "imported only in part as the run verl-imported" in captions
     (button,) = [part for part in page.button if part.label == "Import"]
     assert button.help.replace("\\", "") == "Imports it as the run verl-imported."

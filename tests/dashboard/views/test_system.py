@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from app_text import app_text
 from made_run import make_run
 from shown_figures import shown_figures
 from streamlit.testing.v1 import AppTest
@@ -31,11 +32,6 @@ def values(step: int) -> dict[str, float]:
         "system/gpu/1/busy_frac": 0.9,
         "system/gpu/1/power_w": float("nan"),
     }
-
-
-def words(page: AppTest) -> str:
-    kinds = ("text", "markdown", "caption", "info")
-    return "\n".join(str(element.value) for kind in kinds for element in page.get(kind))
 
 
 def figures(page: AppTest) -> list[dict[str, Any]]:
@@ -64,8 +60,8 @@ def test_phases_are_one_bar_of_what_sql_says(tmp_path: Path, open_page: OpenPage
 def test_a_run_without_such_metrics_says_so(tmp_path: Path, open_page: OpenPage) -> None:
     make_run(tmp_path / "r", 3)
     page = open_page("system", tmp_path, run="r")
-    assert "No step of this run says how long it took" in words(page)
-    assert "is not measured in this run" in words(page)
+    assert "No step of this run says how long it took" in app_text(page)
+    assert "is not measured in this run" in app_text(page)
 
 
 def test_parts_that_take_longer_than_the_step_leave_no_rest() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alarm_events import alarm_event
 from made_run import add_steps, make_run, open_writer
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -16,7 +17,7 @@ from echoscope.dashboard.charts import live as live_charts
 from echoscope.dashboard.charts.run_figures import Controls
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.web import api
-from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, CommandAction
+from echoscope.store.records import CommandAction
 from echoscope.store.steer.commands import new_command
 from echoscope.store.steer.steering import send
 from echoscope.store.writer import RunWriter
@@ -92,12 +93,10 @@ def test_commands_alarms_metrics_and_the_end_change_a_pulse(
     send(tmp_path / "a", new_command("a", CommandAction.PAUSE))
     before, pulse = pulse, pulse_of(client)
     assert changed(before, pulse) - {"verdict"} == {"position", "commands"}
-    alarm = Alarm(
-        alarm_id="entropy:2",
+    alarm = alarm_event(
+        "entropy:2",
+        2,
         rule="ENTROPY_COLLAPSE",
-        severity=AlarmSeverity.WARNING,
-        state=AlarmState.RAISED,
-        step=2,
         onset_step=1,
         metric="policy/entropy",
         value=0.1,

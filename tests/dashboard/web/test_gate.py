@@ -301,12 +301,12 @@ def test_strangers_cannot_lock_out_who_was_let_in_before() -> None:
     cookies: list[str] = []
 
     def try_from(address: str, password: str, cookie: str = "") -> int:
-        async def one() -> int:
+        async def answer() -> int:
             body = asyncio.get_running_loop().create_future()
             body.set_result(f"password={password}".encode())
             return await answer_to(gate, address, body, cookie, cookies)
 
-        return asyncio.run(one())
+        return asyncio.run(answer())
 
     assert try_from("10.0.0.1", PASSWORD) == 303
     (cookie,) = cookies
@@ -413,8 +413,8 @@ def test_attempts_are_counted_before_their_bodies_are_read(
         gate = Gate(Starlette(), AccessPolicy(address="127.0.0.1", port=8501, password=PASSWORD))
         bodies = [asyncio.get_running_loop().create_future() for _ in clients]
         asked = [
-            asyncio.create_task(answer_to(gate, one, body))
-            for one, body in zip(clients, bodies, strict=True)
+            asyncio.create_task(answer_to(gate, client, body))
+            for client, body in zip(clients, bodies, strict=True)
         ]
         await asyncio.sleep(0)  # every request has come as far as its body
         for body in bodies[:-1]:

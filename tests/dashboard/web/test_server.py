@@ -30,13 +30,22 @@ class Served:
     """`echoscope dashboard ROOT` in a process; requests to it by header."""
 
     def __init__(
-        self, root: Path, *words: str, has_token: bool = False, **environment: str
+        self, root: Path, *options: str, has_token: bool = False, **environment: str
     ) -> None:
         if not has_token:
-            words = ("--no-token", *words)
+            options = ("--no-token", *options)
         self.process = started(
             subprocess.Popen(
-                [sys.executable, "-m", "echoscope", "dashboard", str(root), "--port", "0", *words],
+                [
+                    sys.executable,
+                    "-m",
+                    "echoscope",
+                    "dashboard",
+                    str(root),
+                    "--port",
+                    "0",
+                    *options,
+                ],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -169,8 +178,8 @@ def test_another_account_of_the_machine_cannot_steer(tokened: Served, root: Path
     """It reaches loopback, and knows neither the link nor the cookie."""
     body = '{"action": "stop"}'
     headers = {"Content_Type": "application/json", "X_Echoscope_Command": "1"}
-    status, words, _ = tokened.ask("/api/runs/a/commands", "POST", body, **headers)
-    assert (status, "Open the link" in words) == (401, True)
+    status, answer, _ = tokened.ask("/api/runs/a/commands", "POST", body, **headers)
+    assert (status, "Open the link" in answer) == (401, True)
     assert tokened.upgrade() == 403
     assert tokened.ask("/live")[0] == 401
     assert list((root / "a" / "commands").iterdir()) == []
@@ -184,8 +193,8 @@ def test_a_program_sends_the_token_as_a_header(tokened: Served) -> None:
 
 def test_readiness_needs_no_token(tokened: Served, locked: Served) -> None:
     for server in (tokened, locked):
-        status, words, _ = server.ask("/api/health")
-        assert (status, json.loads(words)["status"]) == (200, "ok")
+        status, answer, _ = server.ask("/api/health")
+        assert (status, json.loads(answer)["status"]) == (200, "ok")
 
 
 @pytest.mark.long
@@ -203,9 +212,9 @@ def test_the_token_is_in_no_log(root: Path, tmp_path: Path) -> None:
 
 def test_an_unknown_api_path_is_404_and_json(served: Served) -> None:
     for method in ("GET", "POST"):
-        status, words, headers = served.ask("/api/nowhere", method)
+        status, answer, headers = served.ask("/api/nowhere", method)
         assert (status, headers["content-type"]) == (404, "application/json")
-        assert json.loads(words)["error"]["text"] == (
+        assert json.loads(answer)["error"]["text"] == (
             f"there is no address '/api/nowhere' for {method}"
         )
 
@@ -215,9 +224,9 @@ def test_the_front_page_has_one_address(served: Served) -> None:
     assert (status, headers["location"]) == (307, "/?sort=name")
 
 
-def run_command(*words: str, **environment: str) -> tuple[int, str]:
+def run_command(*arguments: str, **environment: str) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "echoscope", "dashboard", *words],
+        [sys.executable, "-m", "echoscope", "dashboard", *arguments],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -227,18 +236,18 @@ def run_command(*words: str, **environment: str) -> tuple[int, str]:
 
 
 def test_it_refuses_to_be_open_to_others(root: Path) -> None:
-    code, words = run_command(str(root), "--address", "0.0.0.0")
+    code, output = run_command(str(root), "--address", "0.0.0.0")
     assert code == 1
-    assert words == (
+    assert output == (
         "error: refusing to listen on 0.0.0.0, where others could steer your runs: set a password "
         "in ECHOSCOPE_PASSWORD, or add --read-only\n"
     )
 
 
 def test_a_port_that_was_asked_for_and_is_taken_is_one_line(root: Path, served: Served) -> None:
-    code, words = run_command(str(root), "--port", str(served.port))
+    code, output = run_command(str(root), "--port", str(served.port))
     assert code == 1
-    assert words.startswith(f"error: cannot listen on 127.0.0.1 port {served.port}: ")
+    assert output.startswith(f"error: cannot listen on 127.0.0.1 port {served.port}: ")
 
 
 def test_the_next_free_port_is_taken_otherwise() -> None:
@@ -281,9 +290,9 @@ def test_a_run_opens_its_page_and_a_missing_root_is_said(
     none = Served(Path("runs"))  # the default: a first visit
     none.process.terminate()
     assert "echoscope demo --root runs" in none.process.communicate(timeout=PATIENCE_S)[1]
-    code, words = run_command("nowhere")
+    code, output = run_command("nowhere")
     assert code == 1
-    assert words == (
+    assert output == (
         "error: there is no folder nowhere; give the folder that holds your runs, or make a first "
         "run with `echoscope demo --root nowhere`\n"
     )
@@ -357,6 +366,6 @@ def test_a_query_in_flight_does_not_keep_the_server_from_ending(tmp_path: Path) 
     )
     served.wait(PATIENCE_S)
     assert served.stdout is not None
-    pid, *said = served.stdout.read().split("\n")
+    pid, *lines = served.stdout.read().split("\n")
     assert not psutil.pid_exists(int(pid))
-    assert "the query was interrupted" in said
+    assert "the query was interrupted" in lines

@@ -108,7 +108,7 @@ def test_halving_for_good() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"),
+    ("labels", "message"),
     [
         (None, "no labels.json"),
         ("{", "is not JSON"),
@@ -117,11 +117,11 @@ def test_halving_for_good() -> None:
         ('{"runs": {"a": {"regime": "sleepy"}}}', "regime is 'sleepy'"),
     ],
 )
-def test_labels_that_are_none(tmp_path: Path, labels: str | None, said: str) -> None:
+def test_labels_that_are_none(tmp_path: Path, labels: str | None, message: str) -> None:
     if labels is not None:
         (tmp_path / "labels.json").write_text(labels)
         (tmp_path / "a.csv").write_text("step,loss\n1,0.5\n2,0.4\n")
-    with pytest.raises(MetricsFileError, match=said):
+    with pytest.raises(MetricsFileError, match=message):
         load_curves(tmp_path)
 
 

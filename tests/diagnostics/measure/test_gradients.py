@@ -88,8 +88,8 @@ def test_norms_of_terms_and_of_their_sum(model, data):
 
 
 def test_microbatches_of_a_group_add_up(model, data):
-    one, three = report(model, data).metrics(), report(model, data, chunks=3).metrics()
-    np.testing.assert_allclose(list(one.values()), list(three.values()), rtol=1e-3, atol=1e-6)
+    whole, three = report(model, data).metrics(), report(model, data, chunks=3).metrics()
+    np.testing.assert_allclose(list(whole.values()), list(three.values()), rtol=1e-3, atol=1e-6)
 
 
 def test_a_bucket_is_divided_by_its_own_weight(model, data):

@@ -121,7 +121,7 @@ NOT_SET = (
 
 
 @pytest.mark.parametrize(
-    ("environ", "words"),
+    ("environ", "message"),
     [
         ({}, NOT_SET),
         ({"HOOK": " "}, NOT_SET),
@@ -132,8 +132,8 @@ NOT_SET = (
         ),
     ],
 )
-def test_what_cannot_be_sent_is_refused_at_the_start(environ: dict[str, str], words: str) -> None:
-    with pytest.raises(NotifyError, match=f"^{re.escape(words)}$"):
+def test_what_cannot_be_sent_is_refused_at_the_start(environ: dict[str, str], message: str) -> None:
+    with pytest.raises(NotifyError, match=f"^{re.escape(message)}$"):
         sender(HOOK, environ, 1.0)
 
 

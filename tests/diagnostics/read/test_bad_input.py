@@ -130,7 +130,7 @@ def assert_not_confident(verdict: Verdict, *, sees_reasoning: bool = False) -> N
         is_of_rewards = verdict.kinds == ("NOT_LEARNING",)
         assert verdict.confidence in ("low", "medium", *(["high"] if is_of_rewards else []))
         assert verdict.regime is Regime.UNDETERMINED
-        assert any(words.startswith("TEMPLATE_COLLAPSE") for words in verdict.could_not_see)
+        assert any(sentence.startswith("TEMPLATE_COLLAPSE") for sentence in verdict.could_not_see)
 
 
 @pytest.mark.long
@@ -142,27 +142,27 @@ def test_a_stored_run(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_training_run_goes_on(name: str) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     config = DiagnosticsConfig(budget_frac=1)
-    monitor = Monitor(config, run_id="run", on_message=said.append)
+    monitor = Monitor(config, run_id="run", on_message=messages.append)
     tools = Instruments(scorer=TableScorer, decode=decode)
     measured = monitor.measure(1, rollouts(name, 1), config, tools)
     assert "text/retrieval_accuracy" in measured.values
     assert "info/first_turn/mutual_information" in measured.values
-    assert not [text for text in said if "Error" in text]  # not available, but nothing broke
+    assert not [text for text in messages if "Error" in text]  # not available, but nothing broke
     assert monitor.judge(1, measured.values) == []
 
 
 @pytest.mark.parametrize("name", ["one group", "all prompts identical", "empty reasonings"])
 def test_what_cannot_be_measured_is_not_a_number(name: str) -> None:
     config = DiagnosticsConfig(budget_frac=1)
-    said: list[str] = []
-    monitor = Monitor(config, run_id="run", on_message=said.append)
+    messages: list[str] = []
+    monitor = Monitor(config, run_id="run", on_message=messages.append)
     tools = Instruments(scorer=TableScorer, decode=decode)
     measured = monitor.measure(1, rollouts(name, 1), config, tools)
     assert math.isnan(measured.values["text/retrieval_accuracy"])
     assert math.isnan(measured.values["info/first_turn/mutual_information"])
-    assert any("not available" in text for text in said)
+    assert any("not available" in text for text in messages)
 
 
 @pytest.mark.long

@@ -31,7 +31,7 @@ def whole(table: MetricTable) -> dict[str, Any]:
     values = {f.name: getattr(table, f.name) for f in dataclasses.fields(table)}
     del values["meaning"]  # test_run_meaning.py has it
     for name in COLUMNS:
-        values[name] = {key: list(map(shown, column)) for key, column in values[name].items()}
+        values[name] = {key: list(map(as_json, column)) for key, column in values[name].items()}
     for name in ("sources", "caveats"):
         values[name] = dict(values[name])
     for name in ("notes", "runs"):
@@ -39,7 +39,7 @@ def whole(table: MetricTable) -> dict[str, Any]:
     return {**values, "steps": table.steps.tolist()}
 
 
-def shown(value: float) -> float | str | None:
+def as_json(value: float) -> float | str | None:
     if math.isnan(value):
         return None
     return "inf" if math.isinf(value) else pytest.approx(float(value), rel=1e-9)

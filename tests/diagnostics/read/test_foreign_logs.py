@@ -536,13 +536,13 @@ def test_a_ratio_is_not_offered_as_success(tmp_path: Path) -> None:
     assert not any("--map" in note for note in diagnose(path).notes)
 
 
-@pytest.mark.parametrize(("num_rows", "words"), [(1, "is 1"), (7, "are 7")])
+@pytest.mark.parametrize(("num_rows", "count_text"), [(1, "is 1"), (7, "are 7")])
 def test_too_few_rows_are_said_with_how_many_are_needed(
-    tmp_path: Path, num_rows: int, words: str
+    tmp_path: Path, num_rows: int, count_text: str
 ) -> None:
     path = written(tmp_path, "step,reward\n" + "".join(f"{s},{s + 2}\n" for s in range(num_rows)))
-    said = f"Too early to tell: a verdict needs 8 steps, and there {words}."
-    assert diagnose(path).text.splitlines()[0] == said
+    sentence = f"Too early to tell: a verdict needs 8 steps, and there {count_text}."
+    assert diagnose(path).text.splitlines()[0] == sentence
 
 
 def test_a_chart_of_two_runs_judges_one_and_says_which(tmp_path: Path) -> None:
@@ -631,9 +631,9 @@ ODD: dict[str, bytes] = {
 def test_odd_files_are_refused_in_one_line_or_read(tmp_path: Path, kind: str) -> None:
     path = written(tmp_path, ODD[kind])
     try:
-        said = diagnose(path).state.value
+        outcome = diagnose(path).state.value
     except MetricsFileError as error:
-        said = str(error)
-    assert said == RunState.INSUFFICIENT.value or said.startswith(f"{path}: ")
-    assert len(said.splitlines()) == 1
-    assert len(said) < 600
+        outcome = str(error)
+    assert outcome == RunState.INSUFFICIENT.value or outcome.startswith(f"{path}: ")
+    assert len(outcome.splitlines()) == 1
+    assert len(outcome) < 600

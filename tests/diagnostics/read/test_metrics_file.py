@@ -193,7 +193,7 @@ def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, dat
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "is empty"),
         ("hello world\n", "neither a CSV header"),
@@ -206,8 +206,8 @@ def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, dat
         (b"\x01\r;", "neither a CSV header"),
     ],
 )
-def test_files_that_say_nothing(tmp_path: Path, text: str | bytes, said: str) -> None:
-    with pytest.raises(MetricsFileError, match=said):
+def test_files_that_say_nothing(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(MetricsFileError, match=message):
         read_metrics(written(tmp_path, text))
 
 

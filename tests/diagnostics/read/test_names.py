@@ -125,7 +125,7 @@ def test_map_names_a_column() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "message"),
     [
         ("entropy", "write NAME=KEY"),
         ("=policy/entropy", "write NAME=KEY"),
@@ -133,8 +133,8 @@ def test_map_names_a_column() -> None:
         ("e=zzz", "no rule reads 'zzz'"),
     ],
 )
-def test_a_map_that_cannot_be_followed(entry: str, said: str) -> None:
-    with pytest.raises(MetricNameError, match=said):
+def test_a_map_that_cannot_be_followed(entry: str, message: str) -> None:
+    with pytest.raises(MetricNameError, match=message):
         parse_map([entry], known_keys())
 
 
@@ -155,8 +155,8 @@ def test_the_environments_own_word_on_validity_is_second_best() -> None:
 def test_roles_of_rollouts_stand_on_either_side() -> None:
     """`--map ROLE=KEY`; what names a metric on the right stays one."""
 
-    def parsed(*words: str) -> dict[str, str]:
-        mapping = parse_map(words, known_keys(), has_rollouts=True)
+    def parsed(*entries: str) -> dict[str, str]:
+        mapping = parse_map(entries, known_keys(), has_rollouts=True)
         return {name: meaning.key for name, meaning in mapping.items()}
 
     assert parsed("prompt=question", "reply=out.text") == {

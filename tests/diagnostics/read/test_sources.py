@@ -122,8 +122,8 @@ def test_a_folder_that_is_no_run_names_only_what_exists(tmp_path: Path) -> None:
         MetricsFileError, match="holds neither rollouts nor metrics of a known form, and no run"
     ) as caught:
         open_source(tmp_path)
-    words = str(caught.value).replace(str(tmp_path), "")
-    assert set(re.findall(r"echoscope \w+", words)) <= {"echoscope import"}
+    message = str(caught.value).replace(str(tmp_path), "")
+    assert set(re.findall(r"echoscope \w+", message)) <= {"echoscope import"}
 
 
 FULL_VERL = (
@@ -154,11 +154,11 @@ def verl_log(num_steps: int) -> str:
     """A console log as a Ray worker of verl prints it, with an evaluation every tenth step."""
     lines = []
     for step in range(1, num_steps + 1):
-        said = [f"{name}:{0.5 + 0.01 * (step % 3)}" for name in FULL_VERL]
-        said += [f"training/global_step:{step}", "training/epoch:0"]
+        fields = [f"{name}:{0.5 + 0.01 * (step % 3)}" for name in FULL_VERL]
+        fields += [f"training/global_step:{step}", "training/epoch:0"]
         if step % 10 == 0:
-            said += ["val-core/openai/gsm8k/acc/mean@1:0.55", "val-aux/num_turns/mean:2.0"]
-        lines.append(f"\x1b[36m(TaskRunner pid=4242)\x1b[0m step:{step} - {' - '.join(said)}\n")
+            fields += ["val-core/openai/gsm8k/acc/mean@1:0.55", "val-aux/num_turns/mean:2.0"]
+        lines.append(f"\x1b[36m(TaskRunner pid=4242)\x1b[0m step:{step} - {' - '.join(fields)}\n")
     return "".join(lines)
 
 

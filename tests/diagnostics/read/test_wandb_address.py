@@ -47,7 +47,7 @@ def test_pages_of_rows_become_one_table(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("program", "words"),
+    ("program", "message"),
     [
         ("say(error='could not find it', kind='ValueError')", "W&B has no such run"),
         ("say(rows=[]); say(name='x', state='')", "the run has no row of metrics"),
@@ -56,10 +56,10 @@ def test_pages_of_rows_become_one_table(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_a_run_that_does_not_come_is_one_line_in_bounded_time(
-    monkeypatch: pytest.MonkeyPatch, program: str, words: str
+    monkeypatch: pytest.MonkeyPatch, program: str, message: str
 ) -> None:
     asks(monkeypatch, program, timeout_s=0.5 if "sleep" in program else 20.0)
     begun = time.monotonic()
-    with pytest.raises(MetricsFileError, match=words):
+    with pytest.raises(MetricsFileError, match=message):
         read_address(ADDRESS)
     assert time.monotonic() - begun < 60.0

@@ -70,11 +70,11 @@ def test_diagnose_and_import_take_the_address(server: WandbServer, tmp_path: Pat
     assert reader.info().attempt == 1
 
 
-def refused(words: str, address: str = ADDRESS, timeout_s: float = 30.0) -> None:
+def refused(message: str, address: str = ADDRESS, timeout_s: float = 30.0) -> None:
     begun = time.monotonic()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wandb_address, "TIMEOUT_S", timeout_s)
-        with pytest.raises(MetricsFileError, match=words) as caught:
+        with pytest.raises(MetricsFileError, match=message) as caught:
             read_address(address)
     assert "\n" not in str(caught.value)
     assert time.monotonic() - begun < timeout_s + 90.0  # wandb by itself retries for hours
@@ -101,8 +101,8 @@ def test_a_growing_run_is_watched_to_its_end(
 ) -> None:
     monkeypatch.setattr(wandb_run, "ASK_S", 0.1)
     monkeypatch.setattr(wandb_run, "SHARE", 0.0)
-    said: list[str] = []
-    watch = Watch(Path(ADDRESS), tmp_path / "run", on_message=said.append)
+    messages: list[str] = []
+    watch = Watch(Path(ADDRESS), tmp_path / "run", on_message=messages.append)
 
     def look_until(is_so: Callable[[], bool]) -> None:
         while not is_so():
@@ -117,7 +117,7 @@ def test_a_growing_run_is_watched_to_its_end(
     look_until(lambda: watch.source.is_ended)
     watch.close()
     assert open_run(tmp_path / "run").metrics("policy/entropy")[0].tolist() == list(range(6))
-    assert said[-1] == "W&B says that the run finished"
+    assert messages[-1] == "W&B says that the run finished"
 
 
 def test_a_server_that_hangs_is_given_up(server: WandbServer) -> None:

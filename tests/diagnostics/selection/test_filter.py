@@ -419,8 +419,8 @@ class TestSeveralEnvironments:
 
     def test_the_order_among_equals_is_that_of_the_seeds(self):
         rule = config(strategy="top_k", value=0.25)
-        one, again, other = (self.of_step(step, ["a"] * 8, [1.0] * 8) for step in (1, 1, 2))
-        first = select_groups(one, rule).keep_PG
+        groups, again, other = (self.of_step(step, ["a"] * 8, [1.0] * 8) for step in (1, 1, 2))
+        first = select_groups(groups, rule).keep_PG
         assert select_groups(again, rule).keep_PG.tolist() == first.tolist()
         assert select_groups(other, rule).keep_PG.tolist() != first.tolist()
 

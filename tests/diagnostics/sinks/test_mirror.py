@@ -211,42 +211,42 @@ def test_the_status_says_how_far_the_copy_is(tool: Tool, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "problem"),
     [
         (ValueError("No API key"), "ValueError: No API key"),
         (SystemExit(3), "SystemExit: 3"),
     ],
 )
 def test_a_sink_that_refuses_the_run_stops_with_its_reason(
-    error: BaseException, words: str, tool: Tool, tmp_path: Path
+    error: BaseException, problem: str, tool: Tool, tmp_path: Path
 ) -> None:
     def refuse() -> None:
         raise error
 
     tool.on_open = refuse
     status, news = copied(tmp_path, 3)
-    assert (status.state, status.problem) == ("failed", words)
+    assert (status.state, status.problem) == ("failed", problem)
     assert news == [
-        f"sink tensorboard: stopped: {words}; the run goes on. "
+        f"sink tensorboard: stopped: {problem}; the run goes on. "
         f"`echoscope mirror {tmp_path / 'run-1'} --to tensorboard` copies the rest later"
     ]
 
 
-@pytest.mark.parametrize("place", ["on_open", "on_write", "on_close"])
+@pytest.mark.parametrize("method", ["on_open", "on_write", "on_close"])
 def test_a_sink_that_hangs_is_abandoned_in_one_sentence_and_nobody_waits_for_it(
-    place: str,
+    method: str,
     hang: Callable[..., object],
     tool: Tool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mirrors, "TIMEOUT_S", 0.3)
-    setattr(tool, place, hang)
+    setattr(tool, method, hang)
     with without_hanging():
         status, news = copied(tmp_path, 3)
     assert status.state == "failed"
     assert status.problem in ("no answer within 0.3 s", "it did not finish in time")
-    assert status.last_step == (3 if place == "on_close" else None)
+    assert status.last_step == (3 if method == "on_close" else None)
     assert len(news) == 1
     assert "the run goes on" in news[0]
 

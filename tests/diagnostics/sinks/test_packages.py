@@ -150,10 +150,10 @@ def test_steps_that_are_repeated_replace_those_before_in_tensorboard(tmp_path: P
     assert steps == [s for s, _ in COLLAPSE.rows() if s <= 5]
 
 
-def trackio_says(folder: Path, *words: str) -> Any:
+def trackio_says(folder: Path, *arguments: str) -> Any:
     script = [sys.executable, "-c", "from trackio.cli import main; main()"]
     env = os.environ | {"TRACKIO_DIR": str(folder)}
-    out = subprocess.run([*script, *words, "--json"], env=env, capture_output=True, check=True)
+    out = subprocess.run([*script, *arguments, "--json"], env=env, capture_output=True, check=True)
     return json.loads(out.stdout)
 
 
@@ -190,8 +190,8 @@ def test_a_stored_run_is_copied_once_and_then_only_what_is_new(
     assert json.loads(table.read_text())["data"]
 
 
-def mirror(*words: Any) -> None:
-    app([str(word) for word in ("mirror", *words)], standalone_mode=False)
+def mirror(*arguments: Any) -> None:
+    app([str(word) for word in ("mirror", *arguments)], standalone_mode=False)
 
 
 class Server:
@@ -234,10 +234,10 @@ def online(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         server.server.server_close()
 
 
-def assert_the_run_went_on(path: Path, news: list[str], *words: str) -> None:
+def assert_the_run_went_on(path: Path, news: list[str], *phrases: str) -> None:
     status = status_of(path, "wandb")
     assert status.state == "failed"
-    assert all(word in status.problem for word in words), status.problem
+    assert all(word in status.problem for word in phrases), status.problem
     assert len([line for line in news if "the run goes on" in line]) == 1
 
 

@@ -88,8 +88,8 @@ def branch_of(run: Path, name: str, *, trained: int, status: str = "stopped") ->
 def cure_with(*arms: tuple[str, str], steps: int = 4) -> Cure:
     """A cure of the run `run` with (branch, why it ended) for each treatment."""
     treatments = tuple(
-        Arm(reason=f"{n}", checkpoint=2, settings={"optim.lr": n}, why="", run_id=one, ended=why)
-        for n, (one, why) in enumerate(arms, 1)
+        Arm(reason=f"{n}", checkpoint=2, settings={"optim.lr": n}, why="", run_id=run_id, ended=why)
+        for n, (run_id, why) in enumerate(arms, 1)
     )
     return Cure(run_id="run", by="ada", started_at=0.0, steps=steps, arms=treatments)
 
@@ -111,9 +111,9 @@ def test_one_is_chosen_once_all_have_trained_their_steps(
     branch_of(run, "one", trained=4)
     branch_of(run, "two", trained=trained, status=status)
     cure = cure_with(("one", ""), ("two", ""), ("", f"{FAILED}no memory"))
-    arm, words = winner(run, cure)
+    arm, reason = winner(run, cure)
     assert (arm == cure.arms[0]) is is_chosen
-    assert ("not every branch has trained its 4 steps" in words) is not is_chosen
+    assert ("not every branch has trained its 4 steps" in reason) is not is_chosen
 
 
 @pytest.mark.parametrize("later", ["", "collapsed"])

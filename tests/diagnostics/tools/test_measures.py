@@ -39,8 +39,8 @@ WORDS = [
 
 def reply(step: int, task: int, sibling: int) -> str:
     rng = np.random.default_rng([step, task, sibling])
-    said = "I move toward the goal." if step >= 6 else " ".join(rng.choice(WORDS, 12))
-    return f"<think>task {task}: {said}</think><answer>{rng.choice(WORDS[:4])}</answer>"
+    sentence = "I move toward the goal." if step >= 6 else " ".join(rng.choice(WORDS, 12))
+    return f"<think>task {task}: {sentence}</think><answer>{rng.choice(WORDS[:4])}</answer>"
 
 
 def write_step(folder: Path, step: int, tasks: int = 4) -> None:

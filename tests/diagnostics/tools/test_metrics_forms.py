@@ -181,7 +181,7 @@ def test_one_bad_file_does_not_keep_the_others_out(tmp_path: Path) -> None:
     report = import_path(folder, tmp_path / "run")
     assert report.metrics is not None
     assert report.metrics.files == ("train.log",)
-    refused = {place: why for why, place in report.refused.places.items()}
+    refused = {file_name: why for why, file_name in report.refused.places.items()}
     assert refused["link.csv"] == "a link that leads out of the folder"
     assert "damaged" in refused["trainer.db"]
     assert refused["empty-metrics.csv"] == "is empty"

@@ -90,8 +90,8 @@ def judged(
     return judge([rollouts], limits, command=command, warm_start=warm_start, cost=cost)
 
 
-def one(found: Preflight, name: str) -> PreflightFinding:
-    (finding,) = [finding for finding in found.findings if finding.name == name]
+def finding_named(preflight: Preflight, name: str) -> PreflightFinding:
+    (finding,) = [finding for finding in preflight.findings if finding.name == name]
     return finding
 
 
@@ -162,7 +162,10 @@ def test_rollouts_that_show_a_finding(
     rollouts: RolloutBatch, limits: dict[str, object], level: str, name: str, fix: str
 ) -> None:
     preflight = judged(rollouts, replace(LIMITS, **limits))
-    assert (one(preflight, name).level, one(preflight, name).command) == (level, fix)
+    assert (finding_named(preflight, name).level, finding_named(preflight, name).command) == (
+        level,
+        fix,
+    )
     assert preflight.is_go == (level == "warn")
     assert name in preflight.text
 
@@ -181,36 +184,39 @@ def test_nothing_that_compares_siblings_needs_a_spread_within_groups() -> None:
 def test_weak_format_is_a_warning() -> None:
     bad = batch(MIXED, answer_chars=None, is_valid=False)
     preflight = judged(RolloutBatch(groups=batch(MIXED).groups[:7] + bad.groups[:1]))
-    assert one(preflight, "weak format").level is FindingLevel.WARN
+    assert finding_named(preflight, "weak format").level is FindingLevel.WARN
     assert preflight.is_go
 
 
 def test_tasks_are_not_blamed_where_no_reply_can_be_read() -> None:
     preflight = judged(batch([[0] * 4] * 4, **CUT))
     assert preflight.findings[0].name == "broken format"
-    assert one(preflight, "hopeless").advice.startswith("Fix the other findings first")
+    assert finding_named(preflight, "hopeless").advice.startswith("Fix the other findings first")
 
 
 def test_episodes_that_end_early() -> None:
     ended = changed(batch(MIXED), turns=(), stop_reason=StopReason.PROMPT_TOO_LONG)
-    assert one(judged(ended), "prompts too long").level is FindingLevel.STOP
+    assert finding_named(judged(ended), "prompts too long").level is FindingLevel.STOP
     failed = changed(batch(MIXED), stop_reason=StopReason.ENV_ERROR)
-    assert one(judged(failed), "failing environments").level is FindingLevel.STOP
+    assert finding_named(judged(failed), "failing environments").level is FindingLevel.STOP
 
 
 def test_repeated_prompts_and_identical_siblings() -> None:
     same = changed(batch(MIXED), prompt_key="one")
-    assert "8 groups begin with 1 distinct prompt" in one(judged(same), "repeated prompts").text
+    assert (
+        "8 groups begin with 1 distinct prompt"
+        in finding_named(judged(same), "repeated prompts").text
+    )
     turn = batch([[0]]).groups[0][0].turns[0]
     stuck = changed(batch([[0] * 4] * 4), turns=(turn,))
     cold = judged(stuck, replace(LIMITS, temperature=0.1))
-    assert one(cold, "identical siblings").command == "train sampling.temperature=1.0"
+    assert finding_named(cold, "identical siblings").command == "train sampling.temperature=1.0"
 
 
 def test_empty_selections() -> None:
     rule = replace(LIMITS, selection=SelectionConfig(strategy="top_p", value=0.5))
     preflight = judge([batch(MIXED), batch([[0] * 4] * 8)], rule, command=command, warm_start="")
-    assert "On 1 of 2 steps" in one(preflight, "empty selections").text
+    assert "On 1 of 2 steps" in finding_named(preflight, "empty selections").text
 
 
 def test_the_cost_of_the_run() -> None:
@@ -223,7 +229,7 @@ def test_the_cost_of_the_run() -> None:
 
 def test_an_update_that_fails() -> None:
     failed = judged(batch(MIXED), cost=replace(COST, problem="memory ran out", update_s=np.nan))
-    assert one(failed, "the update fails").level is FindingLevel.STOP
+    assert finding_named(failed, "the update fails").level is FindingLevel.STOP
     assert "time" not in failed.lines
 
 
@@ -238,5 +244,5 @@ def test_json_holds_no_nan() -> None:
 
 def test_without_an_expert_no_demonstrations_are_advised() -> None:
     preflight = judged(batch([[0] * 4] * 4, answer_chars=None), warm_start="")
-    assert "a stronger model. For a warm start" in one(preflight, "broken format").advice
+    assert "a stronger model. For a warm start" in finding_named(preflight, "broken format").advice
     assert all("on demonstrations" not in finding.advice for finding in preflight.findings)

@@ -148,7 +148,7 @@ def _broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_broken")
 @pytest.mark.parametrize(
-    ("fault", "check", "words"),
+    ("fault", "check", "sentence"),
     [
         ("noise", "seeds", "depends on the instance or on noise_seed"),
         ("counter", "seeds", "depends on the instance or on noise_seed"),
@@ -166,10 +166,10 @@ def _broken(monkeypatch: pytest.MonkeyPatch) -> None:
         ("budget", "expert", "3 actions, but 2 turns of 1 allow only 2"),
     ],
 )
-def test_the_checker_finds(fault: str, check: str, words: str) -> None:
+def test_the_checker_finds(fault: str, check: str, sentence: str) -> None:
     report = check_env("broken", {"fault": fault})
     assert not report.is_ok
-    with pytest.raises(AssertionError, match=words):
+    with pytest.raises(AssertionError, match=sentence):
         raise AssertionError(report.failed[check])
 
 

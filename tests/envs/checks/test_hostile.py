@@ -58,18 +58,18 @@ class Recursive(Bandit):
 
 
 @pytest.mark.parametrize(
-    ("world", "words"),
+    ("world", "sentence"),
     [
         (Sleeper, r"the action 'a+\.\.\.' of 1000000 characters took more than 0\.2 s"),
         (Recursive, "raised RecursionError"),
     ],
 )
 def test_a_world_that_hangs_or_recurses_is_found(
-    world: type[Bandit], words: str, monkeypatch: pytest.MonkeyPatch
+    world: type[Bandit], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contract, "HOSTILE_S", 0.2)
     monkeypatch.setattr(contract, "CHECKS", {"hostile": contract.CHECKS["hostile"]})
     monkeypatch.setattr(registry, "env_class", lambda env_id: world)
     monkeypatch.setattr("echoscope.envs.checks.check_env.CHECKS", contract.CHECKS)
-    with pytest.raises(AssertionError, match=words):
+    with pytest.raises(AssertionError, match=sentence):
         raise AssertionError(check_env("test:World").failed["hostile"])

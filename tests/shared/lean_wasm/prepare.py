@@ -63,9 +63,9 @@ def prepare(package: Path, folder: Path) -> None:
 
 
 def _member(files: tarfile.TarFile, name: str) -> bytes:
-    found = files.extractfile(name)
-    assert found is not None
-    return found.read()
+    member = files.extractfile(name)
+    assert member is not None
+    return member.read()
 
 
 def slim_script(script: str) -> str:

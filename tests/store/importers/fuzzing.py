@@ -113,12 +113,12 @@ def outcomes(name: str, count: int, seed: int) -> Iterator[tuple[str, str]]:
     """
     rng = random.Random(f"{name} {seed}")
     for _ in range(count):
-        with tempfile.TemporaryDirectory(prefix="echoscope-fuzz-") as place:
-            target = Path(place) / "in"
+        with tempfile.TemporaryDirectory(prefix="echoscope-fuzz-") as folder:
+            target = Path(folder) / "in"
             damage = damaged_folder(FIXTURES / name, target, rng)
             is_rollouts(target)
             try:
-                report = import_run(target, Path(place) / "run", is_packing=False)
+                report = import_run(target, Path(folder) / "run", is_packing=False)
             except ImportingError as error:
                 yield damage, f"refused: {_sentence(str(error), target)}"
                 continue

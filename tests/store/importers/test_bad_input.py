@@ -35,14 +35,14 @@ def chat(text: str = "a", **more: Any) -> dict[str, Any]:
     return {"messages": messages, "step": 0, **more}
 
 
-def replies(found: Imported) -> list[str]:
-    return [trajectory.turns[0].response for trajectory in found.trajectories]
+def replies(imported: Imported) -> list[str]:
+    return [trajectory.turns[0].response for trajectory in imported.trajectories]
 
 
 def test_a_torn_last_line(rows: Rows) -> None:
-    found = rows(chat("a"), json.dumps(chat("b")).encode()[:30].rstrip(b"\n"))
-    assert replies(found) == ["a"]
-    assert sum(found.report.survey.refused_rows.counts.values()) == 1
+    imported = rows(chat("a"), json.dumps(chat("b")).encode()[:30].rstrip(b"\n"))
+    assert replies(imported) == ["a"]
+    assert sum(imported.report.survey.refused_rows.counts.values()) == 1
 
 
 @pytest.mark.parametrize("name", ["pipe", "pipe.jsonl"])
@@ -65,13 +65,13 @@ def test_a_pipe_beside_files_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_lines_that_are_no_json(rows: Rows) -> None:
-    found = rows(chat("a"), b"{oops}", b"\x00\x01", b"17", chat("b"))
-    assert replies(found) == ["a", "b"]
-    assert found.report.survey.refused_rows.counts == {
+    imported = rows(chat("a"), b"{oops}", b"\x00\x01", b"17", chat("b"))
+    assert replies(imported) == ["a", "b"]
+    assert imported.report.survey.refused_rows.counts == {
         "not a JSON value": 2,
         "a row of no known format": 1,
     }
-    assert found.report.survey.refused_rows.places["not a JSON value"].startswith(
+    assert imported.report.survey.refused_rows.places["not a JSON value"].startswith(
         "rows.jsonl, byte "
     )
 
@@ -94,9 +94,9 @@ def test_a_document_that_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_bytes_that_are_not_utf8(rows: Rows) -> None:
-    found = rows(json.dumps(chat("caf_")).encode().replace(b"_", b"\xe9"))
-    assert replies(found) == ["caf\ufffd"]
-    assert found.report.survey.num_unclean == 1
+    imported = rows(json.dumps(chat("caf_")).encode().replace(b"_", b"\xe9"))
+    assert replies(imported) == ["caf\ufffd"]
+    assert imported.report.survey.num_unclean == 1
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
@@ -113,18 +113,18 @@ def test_lone_surrogates(rows: Rows) -> None:
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", '"nan"', "1" * 400])
 def test_numbers_that_are_not_finite(rows: Rows, value: str) -> None:
-    found = rows(json.dumps(chat("a")).replace("}]", '}], "reward": ' + value, 1).encode())
-    (trajectory,) = found.trajectories
+    imported = rows(json.dumps(chat("a")).replace("}]", '}], "reward": ' + value, 1).encode())
+    (trajectory,) = imported.trajectories
     assert trajectory.episode_return != trajectory.episode_return
-    assert "reward" in found.extra(0)["fields"], "the value stays where it cannot be a number"
+    assert "reward" in imported.extra(0)["fields"], "the value stays where it cannot be a number"
 
 
 def test_deep_nesting(rows: Rows) -> None:
     deep = b'{"messages": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
     half = json.dumps(chat("b")).encode()[:-1] + b', "x": ' + b"[" * 800 + b"]" * 800 + b"}"
-    found = rows(deep, half, chat("a"))
-    assert "a" in replies(found)
-    assert found.report.survey.refused_rows.counts["JSON nested too deeply"] == 1
+    imported = rows(deep, half, chat("a"))
+    assert "a" in replies(imported)
+    assert imported.report.survey.refused_rows.counts["JSON nested too deeply"] == 1
 
 
 def test_a_line_of_64_mb_takes_no_memory_of_that_size(tmp_path: Path) -> None:
@@ -135,11 +135,11 @@ def test_a_line_of_64_mb_takes_no_memory_of_that_size(tmp_path: Path) -> None:
             file.write(b"x" * (1 << 20))
         file.write(b'"}\n' + json.dumps(chat("b")).encode() + b"\n")
     tracemalloc.start()
-    found = survey(path, tmp_path)
+    surveyed = survey(path, tmp_path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert found.num_rows == 2
-    assert found.refused_rows.counts == {"a line of more than 16 MB": 1}
+    assert surveyed.num_rows == 2
+    assert surveyed.refused_rows.counts == {"a line of more than 16 MB": 1}
     assert peak < 40 << 20
 
 
@@ -284,9 +284,11 @@ def test_a_zip_file_of_several_files_is_to_be_unpacked_first(tmp_path: Path) -> 
 
 
 def test_steps_that_cannot_be(rows: Rows) -> None:
-    found = rows(chat("a", step=2), chat("b", step=-1), chat("c", step=10**12), chat("d", step="x"))
-    assert replies(found) == ["a"]
-    assert found.report.survey.refused_rows.total == 3
+    imported = rows(
+        chat("a", step=2), chat("b", step=-1), chat("c", step=10**12), chat("d", step="x")
+    )
+    assert replies(imported) == ["a"]
+    assert imported.report.survey.refused_rows.total == 3
 
 
 ODD = (None, True, 0, -1.5, float("nan"), "", "text", [], [None], [[]], {}, {"role": 5}, [{}])
@@ -335,10 +337,10 @@ def test_odd_values_in_every_format(folder: str, tmp_path: Path) -> None:
 def test_text_in_a_wide_encoding_is_refused_by_its_name(tmp_path: Path, encoding: str) -> None:
     text = json.dumps({"messages": [{"role": "assistant", "content": "für"}]}, ensure_ascii=False)
     (tmp_path / "rows.jsonl").write_bytes(text.encode(encoding))
-    words = (
+    sentence = (
         rf"seems to be text in {encoding}: save the file as UTF-8 \(iconv -f {encoding} -t UTF-8"
     )
-    with pytest.raises(ImportingError, match=words):
+    with pytest.raises(ImportingError, match=sentence):
         import_run(tmp_path, tmp_path / "run")
 
 

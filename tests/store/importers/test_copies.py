@@ -26,8 +26,8 @@ def copies(folder: Path, files: dict[str, str]) -> tuple[dict[str, str], int]:
     for name, text in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-    found = survey(folder, folder)
-    return dict(found.copies), found.num_rows
+    surveyed = survey(folder, folder)
+    return dict(surveyed.copies), surveyed.num_rows
 
 
 @pytest.mark.parametrize(

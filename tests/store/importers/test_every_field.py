@@ -30,13 +30,13 @@ def expectation(name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", sorted(path.name for path in FIXTURES.iterdir() if path.is_dir()))
 def test_every_field_of_every_episode(fixture: Callable[[str], Imported], name: str) -> None:
-    found = fixture(name)
-    assert whole_records(found) == expectation(name)
-    assert not found.report.survey.refused_rows.counts, "no row of a fixture is left out"
-    assert not found.report.survey.refused_files.counts
-    assert not found.report.survey.others
+    imported = fixture(name)
+    assert whole_records(imported) == expectation(name)
+    assert not imported.report.survey.refused_rows.counts, "no row of a fixture is left out"
+    assert not imported.report.survey.refused_files.counts
+    assert not imported.report.survey.others
 
 
 def test_every_format_has_such_a_fixture() -> None:
     named = {r["format"] for path in EXPECTED.glob("*.json") for r in json.loads(path.read_text())}
-    assert named == {known.name for known in FORMATS}
+    assert named == {form.name for form in FORMATS}

@@ -53,8 +53,10 @@ def test_files_of_one_run_are_one_run_in_the_order_of_steps(tmp_path: Path) -> N
 
 
 def test_rows_count_more_than_file_names(rows: Rows) -> None:
-    found = rows({"messages": [{"role": "assistant", "content": "a"}], "step": 4}, name="9.jsonl")
-    assert [t.step for t in found.trajectories] == [4]
+    imported = rows(
+        {"messages": [{"role": "assistant", "content": "a"}], "step": 4}, name="9.jsonl"
+    )
+    assert [t.step for t in imported.trajectories] == [4]
 
 
 def test_steps_within_a_file_may_go_back(rows: Rows) -> None:
@@ -62,8 +64,8 @@ def test_steps_within_a_file_may_go_back(rows: Rows) -> None:
         {"messages": [{"role": "assistant", "content": str(k)}], "step": step}
         for k, step in enumerate([2, 1, 2, 0])
     ]
-    found = rows(*values)
-    assert [(t.step, t.turns[0].response) for t in found.trajectories] == [
+    imported = rows(*values)
+    assert [(t.step, t.turns[0].response) for t in imported.trajectories] == [
         (0, "3"),
         (1, "1"),
         (2, "0"),
@@ -178,11 +180,11 @@ def test_other_files_may_follow_but_not_precede(tmp_path: Path) -> None:
 
 def test_what_an_import_refuses(tmp_path: Path) -> None:
     write_steps(tmp_path / "in", range(1))
-    for path, words in (
+    for path, sentence in (
         (tmp_path / "missing", "no such file or folder"),
         (tmp_path / "in", "is the folder that the run would be written to"),
     ):
-        with pytest.raises(ImportingError, match=words):
+        with pytest.raises(ImportingError, match=sentence):
             import_run(path, tmp_path / "in")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("mine")
@@ -206,10 +208,10 @@ def test_rows_without_steps_are_one_evaluation(rows: Rows, monkeypatch: pytest.M
     """However many they are: their order is no course over time."""
     size = len(json.dumps({"messages": [{"role": "assistant", "content": "0"}]})) + 1
     monkeypatch.setattr(surveying, "EVALUATION_BYTES", 7 * size)
-    found = rows(*({"messages": [{"role": "assistant", "content": str(k)}]} for k in range(9)))
-    assert [t.step for t in found.trajectories] == [0] * 7
-    assert found.report.survey.is_evaluation
-    assert found.report.survey.refused_rows.total == 2
+    imported = rows(*({"messages": [{"role": "assistant", "content": str(k)}]} for k in range(9)))
+    assert [t.step for t in imported.trajectories] == [0] * 7
+    assert imported.report.survey.is_evaluation
+    assert imported.report.survey.refused_rows.total == 2
 
 
 def test_the_run_is_whole_and_says_that_it_was_imported(tmp_path: Path) -> None:

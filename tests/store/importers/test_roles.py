@@ -55,14 +55,14 @@ def test_roles_change_what_a_known_format_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("roles", "words"),
+    ("roles", "sentence"),
     [
         (Roles(reward="pt", reply="said.0"), "--map reward=pt: .* has the key 'pt'; did you mean"),
         (Roles(reply="said.0", step="when"), "--map step=when: no row"),
     ],
 )
-def test_a_key_that_no_row_has_is_named(tmp_path: Path, roles: Roles, words: str) -> None:
-    with pytest.raises(ImportingError, match=words):
+def test_a_key_that_no_row_has_is_named(tmp_path: Path, roles: Roles, sentence: str) -> None:
+    with pytest.raises(ImportingError, match=sentence):
         imported(tmp_path / "in", [UNKNOWN_FORM], roles)
 
 

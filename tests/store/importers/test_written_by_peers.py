@@ -17,8 +17,8 @@ from .conftest import Imported, texts
 Rows = Callable[..., Imported]
 
 
-def places(found: Imported) -> list[tuple[int, int]]:
-    return [(t.group_index, t.sibling_index) for t in found.trajectories]
+def places(imported: Imported) -> list[tuple[int, int]]:
+    return [(t.group_index, t.sibling_index) for t in imported.trajectories]
 
 
 def rewards(trajectory: Any) -> list[float]:
@@ -58,7 +58,7 @@ event.clock = 0.0  # type: ignore[attr-defined]
 
 def test_agent_lightning_events_of_several_rollouts_are_mixed(rows: Rows) -> None:
     tokens = {"token_ids": [4, 5], "logprobs": {"content": [{"logprob": -1.0}, {"logprob": -2.0}]}}
-    found = rows(
+    imported = rows(
         request("r1", ["q1"], "a1", response={"prompt_token_ids": [1, 2]}, choice=tokens),
         request("r2", ["q1"], "other", finish_reason="length"),
         event("r1", "tool_call", {"name": "add"}),
@@ -67,42 +67,42 @@ def test_agent_lightning_events_of_several_rollouts_are_mixed(rows: Rows) -> Non
         event("r1", "reward", {"value": 1.0}),
         b'{"event_type": "rew',
     )
-    first, second = found.trajectories
-    assert {t.step for t in found.trajectories} == {5}
+    first, second = imported.trajectories
+    assert {t.step for t in imported.trajectories} == {5}
     assert texts(first.turns) == [("q1", "a1"), ("q2", "a2")]
     assert rewards(first) == [0.0, 1.0]
     assert second.episode_return == 0.25
-    assert places(found) == [(0, 0), (0, 1)]
+    assert places(imported) == [(0, 0), (0, 1)]
     assert first.turns[0].prompt_tokens.tolist() == [1, 2]
     assert first.turns[0].response_tokens.tolist() == [4, 5]
     assert np.allclose(first.turns[0].logprobs, [-1.0, -2.0])
     assert first.policy_version == 5
     assert second.turns[0].finish_reason is FinishReason.LENGTH
-    fields = found.extra(0)["fields"]
+    fields = imported.extra(0)["fields"]
     assert (fields["rollout_id"], fields["attempt_id"], fields["model"]) == ("r1", "0", "m")
     assert fields["rewards"] == [{"value": 1.0}]
     assert fields["system"] == "Sys"
     assert fields["events"][0]["event_type"] == "tool_call"
-    assert found.report.survey.refused_rows.total == 1, "the line that is cut off"
+    assert imported.report.survey.refused_rows.total == 1, "the line that is cut off"
 
 
 def test_agent_lightning_rewards_of_turns(rows: Rows) -> None:
-    found = rows(
+    imported = rows(
         request("r", ["q1"], "a1"),
         event("r", "reward", {"value": 0.5}),
         request("r", ["q1", "a1", "q2"], "a2"),
         event("r", "reward", {"value": -1.0}),
     )
-    assert rewards(found.trajectories[0]) == [0.5, -1.0]
+    assert rewards(imported.trajectories[0]) == [0.5, -1.0]
 
 
 def test_agent_lightning_requests_that_do_not_follow_each_other(rows: Rows) -> None:
-    found = rows(
+    imported = rows(
         request("r", ["plan"], "p"),
         request("r", ["write"], "w"),
         event("r", "reward", {"value": 2.0}),
     )
-    (trajectory,) = found.trajectories
+    (trajectory,) = imported.trajectories
     assert texts(trajectory.turns) == [("plan", "p"), ("write", "w")]
     assert rewards(trajectory) == [0.0, 2.0]
 

@@ -66,18 +66,18 @@ UNKNOWN: dict[str, Any] = {
 }
 
 
-def whole_records(found: Imported) -> list[dict[str, Any]]:
+def whole_records(imported: Imported) -> list[dict[str, Any]]:
     """Every episode of a run in the order of its steps, training before evaluation."""
-    return [_whole(found, trajectory) for trajectory in found.trajectories]
+    return [_whole(imported, trajectory) for trajectory in imported.trajectories]
 
 
-def _whole(found: Imported, trajectory: Trajectory) -> dict[str, Any]:
+def _whole(imported: Imported, trajectory: Trajectory) -> dict[str, Any]:
     values = _fields(trajectory)
     extra = json.loads(values.pop("extra"))
     values |= {"format": extra.pop("format"), "reconstructed": [], "fields": {}} | extra
     values["turns"] = [_turn(turn) for turn in trajectory.turns]
     assert [turn.index for turn in trajectory.turns] == list(range(len(trajectory.turns)))
-    outcome = found.reader.outcome(trajectory.id)
+    outcome = imported.reader.outcome(trajectory.id)
     values["advantage"] = None if outcome is None else _plain(outcome.advantage)
     values["kept"] = None if outcome is None else outcome.kept
     values["drop_reason"] = None if outcome is None else outcome.drop_reason

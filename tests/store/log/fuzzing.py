@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "shared"))
+from alarm_events import alarm_event
 from harness_seed import draw, told
 from stored_steps import build_trajectory, write_steps
 
@@ -41,7 +42,6 @@ from echoscope.store.errors import StoreError
 from echoscope.store.log.durable import read_checked_json
 from echoscope.store.log.packing import pack
 from echoscope.store.reader import RunReader, open_run
-from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
 from echoscope.store.schema import TABLES
 from echoscope.store.steer.commands import Mailbox, new_command, post
 from echoscope.store.writer import RunWriter
@@ -247,16 +247,13 @@ def make_run(path: Path, run_id: str, seed: int) -> None:
     first.close(status="interrupted")
     again = RunWriter.resume(path, from_step=6, **options)
     write_steps(again, range(7, 10), count=1 + seed, run_id=run_id)
-    alarm = Alarm(
-        alarm_id="a-1",
+    alarm = alarm_event(
+        "a-1",
+        9,
         rule="rule",
-        severity=AlarmSeverity.WARNING,
-        state=AlarmState.RAISED,
-        step=9,
         onset_step=8,
         metric="policy/entropy",
         value=float(seed),
-        baseline=None,
         threshold=0.5,
         window=3,
         message="text",

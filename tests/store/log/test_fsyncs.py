@@ -73,7 +73,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
     return Calls(tmp_path, monkeypatch)
 
 
-def place(made: list[Call], call: Call) -> int:
+def position(made: list[Call], call: Call) -> int:
     """Where a call stands that was made once."""
     assert made.count(call) == 1, (call, made)
     return made.index(call)
@@ -111,13 +111,18 @@ def test_a_step_s_files_their_folders_and_then_its_record_are_fsynced(
         steps(writer, [1])
         writer.flush()
         made = calls.take()
-    record = place(made, ("write", "run/journal.ndjson"))
+    record = position(made, ("write", "run/journal.ndjson"))
     tables = {Path(path).parent for name, path in made if path.endswith(".parquet")}
     assert tables == {Path("run/seg") / name for name in ("tokens", "trajectories", "turns")}
     for folder in tables:
         (file,) = {path for _, path in made if Path(path).parent == folder}
         written = last(made, ("write", file))
-        assert written < place(made, ("fsync", file)) < place(made, ("fsync", str(folder))) < record
+        assert (
+            written
+            < position(made, ("fsync", file))
+            < position(made, ("fsync", str(folder)))
+            < record
+        )
     # The tail is only a hint: it names the record once that is safe.
     assert made[record:] == [
         ("write", "run/journal.ndjson"),
@@ -175,9 +180,9 @@ def test_a_pack_is_safe_before_anything_is_removed(
     folder = "run/pack/000001.tmp"
     files = {path for name, path in made if path.startswith(f"{folder}/") and name == "write"}
     assert len(files) == 6  # trajectories, turns, tokens; steps and metrics; pack.json
-    synced = place(made, ("fsync", folder))
+    synced = position(made, ("fsync", folder))
     for file in files:
-        assert last(made, ("write", file)) < place(made, ("fsync", file)) < synced < named
+        assert last(made, ("write", file)) < position(made, ("fsync", file)) < synced < named
     assert made[named + 1] == ("fsync", "run/pack")
     assert named < removed
     assert open_run(tmp_path / "run").steps().num_rows == 2

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from whole_files import flip_a_bit
 
 from echoscope.store.errors import StoreError
 from echoscope.store.log import parquet
@@ -19,18 +20,12 @@ from echoscope.store.log.parquet import FileChecks
 from echoscope.store.reader import open_run
 
 
-def flip(path: Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 1
-    path.write_bytes(data)
-
-
 def readable_flip(path: Path, read: Callable[[], object]) -> int:
     """An offset at which a flipped bit lets DuckDB read other values without a word."""
     good = path.read_bytes()
     before = read()
     for offset in range(len(good)):
-        flip(path, offset)
+        flip_a_bit(path, offset)
         try:
             is_other = read() != before
         except duckdb.Error:  # the decoder notices the damage by itself
@@ -83,7 +78,7 @@ def test_a_file_is_hashed_once(finished_run: Path, monkeypatch: pytest.MonkeyPat
     checks = FileChecks()
     assert [checks.damage(finished_run, entry) for _ in range(3)] == [""] * 3
     assert hashed == [path]
-    flip(path, 100)
+    flip_a_bit(path, 100)
     assert checks.damage(finished_run, entry) == "its content changed after it was written"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from echoscope.store.errors import RunBusyError
 from echoscope.store.log import packing
@@ -54,7 +55,7 @@ def test_one_row_group_per_step(finished_run: Path) -> None:
     assert pq.read_metadata(path).num_row_groups == 3
 
 
-def test_a_writer_packs_by_itself(run_path: Path, steps: Build, wait_until: Build) -> None:
+def test_a_writer_packs_by_itself(run_path: Path, steps: Build) -> None:
     with RunWriter.create(run_path, run_id="run-1", config={}, rotate_every=2) as writer:
         steps(writer, range(2))
         wait_until(lambda: Layout(run_path).pack_numbers() == [1])

@@ -193,8 +193,8 @@ class Postgres:
         """At once, as when the machine goes away."""
         os.kill(int((self.data / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
 
-    def _run(self, program: str, *words: str) -> None:
-        command = [*self._as, str(POSTGRES[-1].with_name(program)), *words]
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [*self._as, str(POSTGRES[-1].with_name(program)), *arguments]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/")
 
 

@@ -42,10 +42,10 @@ def test_a_pattern_is_found_anywhere_whatever_the_case() -> None:
 def test_a_wrong_pattern_is_one_short_line(pattern: str, why: str, texts: list[str]) -> None:
     with pytest.raises(QueryError, match="is not a regular expression") as caught:
         matches(pattern, texts)
-    said = str(caught.value)
-    assert why in said
-    assert "\n" not in said
-    assert len(said) < 400
+    message = str(caught.value)
+    assert why in message
+    assert "\n" not in message
+    assert len(message) < 400
 
 
 def test_a_pattern_has_a_length() -> None:

@@ -65,10 +65,10 @@ def test_a_bomb_ends_within_the_limits_and_says_so(name: str, run: Path) -> None
     before = peak_bytes()
     with pytest.raises(QueryError) as caught:
         ask(run, BOMBS[name], limits=SHORT)
-    said = str(caught.value)
-    assert "\n" not in said
-    assert len(said) < 400
-    assert "SET " not in said
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 400
+    assert "SET " not in message
     assert peak_bytes() - before < MOST_GROWTH
     assert ask(run, "SELECT count(*) AS n FROM steps", limits=LIMITS).table["n"][0].as_py() == 4
 

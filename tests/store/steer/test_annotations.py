@@ -87,8 +87,8 @@ def test_what_is_noted_is_read_again(finished_run: Path, changes: list[Change]) 
                 is_pinned = change.is_pinned
     file_of(finished_run).unlink(missing_ok=True)
     annotate(finished_run, *changes[:3])
-    for one in changes[3:]:
-        annotate(finished_run, one)
+    for later_change in changes[3:]:
+        annotate(finished_run, later_change)
     noted = read_annotations(finished_run)
     assert (noted.tags, noted.note, noted.is_pinned) == (tuple(tags), note, is_pinned)
 
@@ -172,7 +172,7 @@ def test_two_writers_lose_nothing(finished_run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "message"),
     [
         (lambda: AddTag(**ME, tag=""), "must not be empty"),
         (lambda: AddTag(**ME, tag=" padded"), "begin or end with a space"),
@@ -183,8 +183,8 @@ def test_two_writers_lose_nothing(finished_run: Path) -> None:
         (lambda: Pin(author="\x1b[2J", at=1.0), "printable"),
     ],
 )
-def test_a_bad_change_is_refused_when_it_is_built(build: Any, said: str) -> None:
-    with pytest.raises(AnnotationError, match=said):
+def test_a_bad_change_is_refused_when_it_is_built(build: Any, message: str) -> None:
+    with pytest.raises(AnnotationError, match=message):
         build()
 
 

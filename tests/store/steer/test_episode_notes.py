@@ -86,7 +86,7 @@ def test_two_writers_lose_nothing(finished_run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "message"),
     [
         (lambda: label(""), "must not be empty"),
         (lambda: label("\u202egood"), "of one line"),
@@ -96,8 +96,8 @@ def test_two_writers_lose_nothing(finished_run: Path) -> None:
         (lambda: label("good", attempt=-1, episode="t00000000-00000"), "greater than or equal"),
     ],
 )
-def test_a_bad_change_is_refused_when_it_is_built(build: Any, said: str) -> None:
-    with pytest.raises(AnnotationError, match=said):
+def test_a_bad_change_is_refused_when_it_is_built(build: Any, message: str) -> None:
+    with pytest.raises(AnnotationError, match=message):
         build()
 
 

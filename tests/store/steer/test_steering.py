@@ -129,16 +129,16 @@ def test_settings_in_force_are_the_first_ones_and_those_that_the_trainer_wrote_l
         settings = SettingsRecord(step=step, values={"steps": 50, "optim.lr": lr})
         writer.record_acks((), settings=settings)
     writer.close(status="finished")
-    found = live_settings(open_run(tmp_path / "r"))
-    assert [found.at(step)["optim.lr"] for step in (2, 3, 6, 7)] == [0.1, 0.3, 0.3, 0.4]
-    assert standing(info(), [], found.now).steps == 50
+    in_force = live_settings(open_run(tmp_path / "r"))
+    assert [in_force.at(step)["optim.lr"] for step in (2, 3, 6, 7)] == [0.1, 0.3, 0.3, 0.4]
+    assert standing(info(), [], in_force.now).steps == 50
 
 
 # What is refused before it is sent
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("key", "value", "sentence"),
     [
         ("optim.lrr", 1.0, "'optim.lrr' is not a setting that can change during the run; did you"),
         ("optim.lr", 0.0, "optim.lr is 0.0, but must be more than 0"),
@@ -160,10 +160,10 @@ def test_settings_in_force_are_the_first_ones_and_those_that_the_trainer_wrote_l
         ("note", 3, "must be text"),
     ],
 )
-def test_a_wrong_value_is_refused_in_a_sentence(key: str, value: Any, words: str) -> None:
+def test_a_wrong_value_is_refused_in_a_sentence(key: str, value: Any, sentence: str) -> None:
     with pytest.raises(SteeringError) as refused:
         check_settings(KNOBS, {"steps": 3, key: value})
-    assert words in str(refused.value)
+    assert sentence in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_setting_may_have_names_of_its_trainer(
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "sentence"),
     [
         ({"low": "x"}, "low is 'x', but must be a number"),
         ({"a": 1, "low": 2}, "a and low are one setting; give one of them"),
@@ -211,9 +211,9 @@ def test_a_setting_may_have_names_of_its_trainer(
     ],
 )
 def test_a_name_of_the_trainer_is_repeated_in_what_is_refused(
-    given: dict[str, Any], words: str
+    given: dict[str, Any], sentence: str
 ) -> None:
-    with pytest.raises(SteeringError, match=f"^{re.escape(words)}$"):
+    with pytest.raises(SteeringError, match=f"^{re.escape(sentence)}$"):
         check_settings(CLIPS, given)
 
 
@@ -236,7 +236,7 @@ OF_DISABLED = {"keys_in": "alarms.disabled", "why": "they are silent."}
 
 
 @pytest.mark.parametrize(
-    ("rules", "changes", "words"),
+    ("rules", "changes", "sentence"),
     [
         ([], {"steps": 5}, "steps=5 ends the run at once: step 5 is finished already. To go on, s"),
         ([], {"steps": 3}, "steps=3 ends the run at once"),
@@ -250,14 +250,14 @@ OF_DISABLED = {"keys_in": "alarms.disabled", "why": "they are silent."}
     ],
 )
 def test_a_setting_without_effect_is_told_before_it_is_sent(
-    rules: list[dict[str, Any]], changes: dict[str, Any], words: str | None
+    rules: list[dict[str, Any]], changes: dict[str, Any], sentence: str | None
 ) -> None:
     current = {key: schema["value"] for key, schema in KNOBS.items()}
     knobs = KNOBS | {"selection.eps": {**KNOBS["selection.eps"], "inert": rules}}
     run = info(config={"alarms": {"disabled": ["KL_DRIFT"]}}, live_knobs=knobs)
     warnings = setting_warnings(run, current, changes)
-    assert len(warnings) == (words is not None)
-    assert all(words in warning for warning in warnings)
+    assert len(warnings) == (sentence is not None)
+    assert all(sentence in warning for warning in warnings)
 
 
 def test_a_setting_with_an_effect_is_sent_without_a_word() -> None:

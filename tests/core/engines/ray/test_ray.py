@@ -75,7 +75,7 @@ def builtin(weights: int) -> list[list[int]]:
 
 
 @contextmanager
-def engines(policy: Policy, said: list[str] | None = None, **settings: Any) -> Iterator[Engine]:
+def engines(policy: Policy, messages: list[str] | None = None, **settings: Any) -> Iterator[Engine]:
     """Engines in actors, as a run has them."""
     config = RayEngineConfig(**settings)
     fleet = RayFleet(policy, config)
@@ -84,7 +84,7 @@ def engines(policy: Policy, said: list[str] | None = None, **settings: Any) -> I
             policy,
             lambda index: RayEngine(policy, fleet),
             config.num_engines,
-            report=(said if said is not None else []).append,
+            report=(messages if messages is not None else []).append,
             forget_weights=fleet.forget_weights,
         )
         with closing(engine):
@@ -98,11 +98,11 @@ def test_a_lost_engine_is_replaced_and_costs_no_sample(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(ray_engine, "ANSWER_TIMEOUT_S", 3)
-    said: list[str] = []
-    with engines(Policy(make_model(0, tied=True)), said, num_engines=2) as engine:
+    messages: list[str] = []
+    with engines(Policy(make_model(0, tied=True)), messages, num_engines=2) as engine:
         os.kill(pids()[0], number)
         assert sampled(generate(engine, PROMPTS, LONG, seeds=range(8))) == builtin(0)
-        assert "was lost (its actor is gone" in said[0]
+        assert "was lost (its actor is gone" in messages[0]
         engine.sync_weights(Policy(make_model(1, tied=True), version=4))
         assert sampled(generate(engine, PROMPTS, LONG, seeds=range(8))) == builtin(1)
 

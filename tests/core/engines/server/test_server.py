@@ -82,10 +82,10 @@ def changed(**parts: Any) -> Callable[[Body], Any]:
     """The honest answer with parts of its choice changed; None takes a part away."""
 
     def answer(body: Body) -> Any:
-        said = honest(body)
-        choice = said["choices"][0] | parts
-        said["choices"] = [{key: value for key, value in choice.items() if value is not None}]
-        return said
+        completion = honest(body)
+        choice = completion["choices"][0] | parts
+        completion["choices"] = [{key: value for key, value in choice.items() if value is not None}]
+        return completion
 
     return answer
 

@@ -150,10 +150,10 @@ def test_a_transfer_that_is_cut_off_leaves_a_server_that_takes_no_more_weights(
 
 class Listening(SilentEvents):
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.reports: list[str] = []
 
     def message(self, text: str) -> None:
-        self.said.append(text)
+        self.reports.append(text)
 
 
 def test_a_run_with_two_servers_whose_transfer_fails_once_samples_from_no_other_weights(
@@ -183,8 +183,8 @@ def test_a_run_with_two_servers_whose_transfer_fails_once_samples_from_no_other_
         "eval.every=0",
     )
     assert start(config, tmp_path / "run", events) == "finished"
-    assert "new weights go to vLLM by gloo" in events.said
-    assert any("the cable was pulled" in sentence for sentence in events.said), events.said
+    assert "new weights go to vLLM by gloo" in events.reports
+    assert any("the cable was pulled" in sentence for sentence in events.reports), events.reports
     assert sum(metric(tmp_path / "run", "engine/num_lost").values()) == 1
     assert max(metric(tmp_path / "run", "policy/mismatch_kl").values()) < 1e-6
     assert max(metric(tmp_path / "run", "rollout/staleness_max").values()) == 0

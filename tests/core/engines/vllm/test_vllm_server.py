@@ -148,11 +148,11 @@ class Killing(SilentEvents):
     """Kills a vLLM server of this run in the middle of the sampling of step 2."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.reports: list[str] = []
         self.was_killed = False
 
     def message(self, text: str) -> None:
-        self.said.append(text)
+        self.reports.append(text)
 
     def phase(self, step: int, name: str) -> None:
         if step == 2 and name == "rollout":
@@ -178,7 +178,7 @@ def test_a_server_that_is_killed_costs_a_run_with_two_nothing(
     config = make_config(f"engine={{{kind}, replicas: 2}}", *settings)
     assert start(config, tmp_path / "two", events) == "finished"
     assert events.was_killed
-    assert any("was lost" in sentence for sentence in events.said), events.said
+    assert any("was lost" in sentence for sentence in events.reports), events.reports
     assert sum(metric(tmp_path / "two", "engine/num_lost").values()) == 1
     assert max(metric(tmp_path / "two", "policy/mismatch_kl").values()) < 1e-6
     assert max(metric(tmp_path / "two", "rollout/staleness_max").values()) == 0

@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 NUM_KILLS = int(os.environ.get("ECHOSCOPE_KILLS", "40"))
 
 
-def train(*words: str) -> subprocess.Popen[str]:
+def train(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "echoscope", "train", *words],
+        [sys.executable, "-m", "echoscope", "train", *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -46,12 +46,17 @@ def test_kills_at_random_instants(tmp_path: Path) -> None:
     for kill in range(NUM_KILLS):
         ranks = rng.choice((2, 3))
         has_run = (run / "run.json").exists()
-        words = ["--resume", str(run)] if has_run else ["bandit", "--output", str(run)]
+        arguments = ["--resume", str(run)] if has_run else ["bandit", "--output", str(run)]
         if not has_run:
-            words += ["eval.before=false", "eval.every=0", "probe.every=0", "checkpoint.every=1"]
+            arguments += [
+                "eval.before=false",
+                "eval.every=0",
+                "probe.every=0",
+                "checkpoint.every=1",
+            ]
         saved = [folder.name for folder in checkpoint_folders(run / "checkpoints")]
         before = acknowledged(run)
-        process = train(*words, "steps=100000", f"trainer.ranks={ranks}")
+        process = train(*arguments, "steps=100000", f"trainer.ranks={ranks}")
         parent = psutil.Process(process.pid)
         if rng.random() < 0.6:  # else mostly in the start, which takes longer on a busy machine
             deadline = time.monotonic() + 120

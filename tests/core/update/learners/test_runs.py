@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from waiting import wait_until
 
 from echoscope import open_run
 from echoscope.store.checkpoints import checkpoint_folders
@@ -22,10 +22,10 @@ pytestmark = pytest.mark.ranks
 SETTINGS = ("bandit", "eval.before=false", "eval.every=0", "probe.every=0")
 
 
-def train(*words: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def train(*arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     command = launcher or (sys.executable,)
     return subprocess.Popen(
-        [*command, "-m", "echoscope", "train", *words],
+        [*command, "-m", "echoscope", "train", *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -39,8 +39,8 @@ def finished(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def new_run(folder: Path, *words: str) -> Path:
-    finished(train(*SETTINGS, *words, "--output", str(folder)))
+def new_run(folder: Path, *arguments: str) -> Path:
+    finished(train(*SETTINGS, *arguments, "--output", str(folder)))
     return folder
 
 
@@ -68,8 +68,8 @@ def test_a_run_on_two_ranks_stores_what_one_process_stores(alone: Path, tmp_path
 def test_torchrun_names_the_ranks(alone: Path, tmp_path: Path) -> None:
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     launcher = (torchrun, "--standalone", "--nproc-per-node", "2")
-    words = (*SETTINGS, "steps=3", "--output", str(tmp_path / "run"))
-    finished(train(*words, launcher=launcher))
+    arguments = (*SETTINGS, "steps=3", "--output", str(tmp_path / "run"))
+    finished(train(*arguments, launcher=launcher))
     assert replies(tmp_path / "run") == replies(alone)
 
 
@@ -122,7 +122,7 @@ def test_a_kill_ends_every_rank_and_loses_no_step_before_the_checkpoint(
         *SETTINGS, "steps=400", "checkpoint.every=2", "trainer.ranks=3", "--output", str(run)
     )
     others = ranks_of(process)
-    wait_for(lambda: checkpoint_folders(run / "checkpoints"))
+    wait_until(lambda: checkpoint_folders(run / "checkpoints"), patience_s=90)
     killed = others[-1] if whom == "a rank" else psutil.Process(process.pid)
     killed.send_signal(signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
@@ -140,29 +140,21 @@ def test_a_kill_ends_every_rank_and_loses_no_step_before_the_checkpoint(
 
 def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     parent = psutil.Process(process.pid)
-    wait_for(lambda: len(parent.children()) >= 2)
+    wait_until(lambda: len(parent.children()) >= 2, patience_s=90)
     return parent.children()
 
 
-def wait_for(is_there: object, seconds: float = 90.0) -> None:
-    assert callable(is_there)
-    deadline = time.monotonic() + seconds
-    while not is_there():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (("trainer.ranks=0",), "trainer.ranks"),
         (("trainer.ranks=2", "optim.offload=true"), "optim.offload"),
     ],
 )
 def test_settings_that_ranks_cannot_have_are_refused(
-    tmp_path: Path, words: tuple[str, ...], sentence: str
+    tmp_path: Path, arguments: tuple[str, ...], sentence: str
 ) -> None:
-    process = train(*SETTINGS, *words, "--output", str(tmp_path / "run"))
+    process = train(*SETTINGS, *arguments, "--output", str(tmp_path / "run"))
     output, _ = process.communicate(timeout=60)
     assert process.returncode != 0
     assert sentence in output

@@ -97,9 +97,9 @@ def test_a_difference_of_shares_is_in_points_and_one_of_amounts_also_a_ratio() -
     )
     assert gap_words(gap_between(high, low)).startswith("higher: +44.0 points (+")
     quick, slow = group(STEP_TIME, 9.0, 10.0, 11.0), group(STEP_TIME, 19.0, 20.0, 21.0)
-    words = gap_words(gap_between(slow, quick))
-    assert words.startswith("higher: +10 (+")
-    assert " s; 2.01 times (" in words
+    gap_text = gap_words(gap_between(slow, quick))
+    assert gap_text.startswith("higher: +10 (+")
+    assert " s; 2.01 times (" in gap_text
     nats = gap_between(group(ENTROPY, 2.0, 2.1, 2.2), group(ENTROPY, 1.0, 1.1, 1.2))
     assert "times" not in gap_words(nats)
 

@@ -32,7 +32,7 @@ def runs(count: int, share: float, random: np.random.Generator) -> tuple[dict, d
     return settings, values
 
 
-def found(count: int, share: float, times: int) -> tuple[float, float]:
+def share_named(count: int, share: float, times: int) -> tuple[float, float]:
     """How often `lr` is said to matter, and how often each of the others, which never do."""
     random = np.random.default_rng(0)
     hits = misses = 0
@@ -63,10 +63,10 @@ def test_settings_that_vary_together_are_not_told_apart() -> None:
 @pytest.mark.long
 def test_from_so_many_runs_on_what_decides_half_of_the_spread_is_found() -> None:
     """Half as many miss it more often than not, and what does not matter is hardly ever named."""
-    hits, misses = found(LEAST_RUNS, 0.5, 40)
+    hits, misses = share_named(LEAST_RUNS, 0.5, 40)
     assert hits > 0.5
     assert misses <= 0.05
-    hits, _ = found(LEAST_RUNS // 2, 0.5, 40)
+    hits, _ = share_named(LEAST_RUNS // 2, 0.5, 40)
     assert hits < 0.5
 
 

@@ -100,7 +100,7 @@ def test_a_filter_holds_over_all_runs(table: RunsTable, text: str, hits: set[str
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("lrr > 1", "there is no column 'lrr'; did you mean optim.lr?"),
         ("algo = ppo", "there is no column 'ppo'; a text stands in single quotes: 'ppo'"),
@@ -120,10 +120,10 @@ def test_a_filter_holds_over_all_runs(table: RunsTable, text: str, hits: set[str
         ("lr = 1" + " " * 600, "the filter has"),
     ],
 )
-def test_a_wrong_filter_is_one_sentence(table: RunsTable, text: str, said: str) -> None:
+def test_a_wrong_filter_is_one_sentence(table: RunsTable, text: str, sentence: str) -> None:
     with pytest.raises(Problem) as caught:
         table.filtered(text if len(text) < 500 else text + "x")
-    assert said in caught.value.text
+    assert sentence in caught.value.text
     assert "\n" not in caught.value.text
 
 
@@ -174,7 +174,7 @@ def test_groups_are_named_by_what_differs(table: RunsTable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shares", "said"),
+    ("shares", "sentence"),
     [
         ([0.0, 0.0, 0.1], "3.33 % (0 to 43)"),
         ([1.0, 0.99, 0.8], "93 % (39 to 100)"),
@@ -185,9 +185,9 @@ def test_groups_are_named_by_what_differs(table: RunsTable) -> None:
     ],
 )
 def test_an_interval_of_a_share_stays_a_share(
-    table: RunsTable, shares: list[float | None], said: str
+    table: RunsTable, shares: list[float | None], sentence: str
 ) -> None:
-    assert estimate_words(table.column("success"), shares) == said
+    assert estimate_words(table.column("success"), shares) == sentence
 
 
 def test_what_runs_of_a_group_say(table: RunsTable) -> None:

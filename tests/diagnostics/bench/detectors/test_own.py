@@ -79,7 +79,7 @@ def test_a_command_reads_a_file_and_prints_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "words"),
+    ("script", "sentence"),
     [
         (SCRIPT, "looks ahead: from the whole of ../a run it prints step 1, but not from the rows"),
         ("print(99)", "printed step 99, but ../a run has no such step"),
@@ -88,15 +88,15 @@ def test_a_command_reads_a_file_and_prints_steps(tmp_path: Path) -> None:
     ],
 )
 def test_a_command_that_says_what_it_must_not_is_refused(
-    tmp_path: Path, script: str, words: str
+    tmp_path: Path, script: str, sentence: str
 ) -> None:
     rising = labelled([0.1, 0.2, 0.9])  # below half of a best that is still to come
-    with pytest.raises(UserCodeError, match=words):
+    with pytest.raises(UserCodeError, match=sentence):
         detector(command(tmp_path, script))(rising)
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "sentence"),
     [
         (f"{__name__}:fails", "failed in line .* of test_own.py: KeyError: 'no/such_metric'"),
         (f"{__name__}:steps", r"returned \[3\] at step 1 of ../a run: it must return True where"),
@@ -106,6 +106,6 @@ def test_a_command_that_says_what_it_must_not_is_refused(
         ("", "has no name"),
     ],
 )
-def test_what_is_no_detector_is_one_sentence(name: str, words: str) -> None:
-    with pytest.raises(UserCodeError, match=words):
+def test_what_is_no_detector_is_one_sentence(name: str, sentence: str) -> None:
+    with pytest.raises(UserCodeError, match=sentence):
         detector(name)(RUN)

@@ -34,10 +34,10 @@ class Repeated:
     """Estimates of one policy over and over."""
 
     truth: Truth
-    found: list[InformationEstimate]
+    estimates: list[InformationEstimate]
 
     def values(self, name: str) -> np.ndarray:
-        return np.array([getattr(information, name) for information in self.found])
+        return np.array([getattr(information, name) for information in self.estimates])
 
     def bias_in_standard_errors(self, name: str, truth: float) -> float:
         values = self.values(name)
@@ -45,19 +45,19 @@ class Repeated:
         return abs(values.mean() - truth) / error
 
     def coverage(self, name: str, truth: float) -> float:
-        return float(np.mean([holds(information, name, truth) for information in self.found]))
+        return float(np.mean([holds(information, name, truth) for information in self.estimates]))
 
 
-def holds(found: InformationEstimate, name: str, value: float) -> bool:
+def holds(information: InformationEstimate, name: str, value: float) -> bool:
     """Whether the interval holds a value, give or take rounding."""
-    low, high = found.intervals[name]
+    low, high = information.intervals[name]
     return low - 1e-9 <= value <= high + 1e-9
 
 
 def repeat(draw: Callable[[np.random.Generator], CrossScores], truth: Truth) -> Repeated:
     rng = np.random.default_rng(9)
-    found = [estimate(draw(rng), num_permutations=19, seed=seed) for seed in range(REPETITIONS)]
-    return Repeated(truth, found)
+    estimates = [estimate(draw(rng), num_permutations=19, seed=seed) for seed in range(REPETITIONS)]
+    return Repeated(truth, estimates)
 
 
 def from_table(log_p_NZ: np.ndarray, per_prompt: int) -> Callable[..., CrossScores]:
@@ -164,11 +164,11 @@ def test_template_and_copied_tokens() -> None:
     per_token = truth.entropy / 8
     assert 0.92 <= runs.coverage("conditional_entropy_per_token", per_token) <= 0.98
     # The curve is flat over the template and rises by ln 2 - h with each copied bit.
-    information = runs.found[0]
+    information = runs.estimates[0]
     assert information.curve_k.tolist() == [1, 2, 4, 8]
     np.testing.assert_allclose(information.curve[:3], 0, atol=1e-12)
     mean_information = np.mean(
-        [np.mean(information.token_information, axis=0) for information in runs.found], axis=0
+        [np.mean(information.token_information, axis=0) for information in runs.estimates], axis=0
     )
     np.testing.assert_allclose(mean_information[:5], 0, atol=1e-12)
     np.testing.assert_allclose(mean_information[5:], math.log(2) - h, atol=0.01)
@@ -230,12 +230,12 @@ class TinyLanguageModel:
             * rng.uniform(0.2, 1.8, (num_prompts, 1, 1))
         )
         self.step = log_softmax(bigram + own, axis=-1)  # (N, previous, next); 3 is the tag
-        words = [()]
+        strings = [()]
         self.reasonings: list[tuple[int, ...]] = []
         for _ in range(3):
-            self.reasonings += [(*w, 3) for w in words]
-            words = [(*w, token) for w in words for token in range(3)]
-        self.reasonings += words  # cut off at three tokens
+            self.reasonings += [(*w, 3) for w in strings]
+            strings = [(*w, token) for w in strings for token in range(3)]
+        self.reasonings += strings  # cut off at three tokens
         self.steps = np.zeros((num_prompts, len(self.reasonings), 3))
         for index, z in enumerate(self.reasonings):
             for t, token in enumerate(z):

@@ -70,8 +70,8 @@ def test_what_stands_behind_a_reasoning_s_end_does_not_count() -> None:
 
 
 def fields(scores: CrossScores, **changes) -> dict:
-    known = {name: getattr(scores, name) for name in ("logprobs_MNR", "lengths_M", "column_M")}
-    return known | changes
+    arrays = {name: getattr(scores, name) for name in ("logprobs_MNR", "lengths_M", "column_M")}
+    return arrays | changes
 
 
 def test_prompts_weigh_the_same_however_many_reasonings_they_have() -> None:
@@ -92,10 +92,10 @@ def test_entropy_per_token_is_a_ratio_of_sums() -> None:
     assert estimate(scores).conditional_entropy_per_token == pytest.approx(9 / 5)
 
 
-def copied_at(place: int, length: int = 6, prompts: int = 8) -> CrossScores:
+def copied_at(position: int, length: int = 6, prompts: int = 8) -> CrossScores:
     """Reasonings of `length` tokens; the one at `place` names the prompt, the rest are template."""
     logprobs = np.full((prompts, prompts, length), -1.0)
-    logprobs[:, :, place] = np.where(np.eye(prompts), 0.0, -30.0)
+    logprobs[:, :, position] = np.where(np.eye(prompts), 0.0, -30.0)
     return CrossScores(
         logprobs_MNR=logprobs, lengths_M=np.full(prompts, length), column_M=np.arange(prompts)
     )
@@ -153,12 +153,12 @@ def test_the_same_scores_give_the_same_estimate() -> None:
 # -- not available --------------------------------------------------------------------------------
 
 
-def assert_not_available(scores: CrossScores, words: str, *, has_entropy: bool = False) -> None:
+def assert_not_available(scores: CrossScores, phrase: str, *, has_entropy: bool = False) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         information = estimate(scores)
         metrics = information.metrics()
-    assert words in information.problem
+    assert phrase in information.problem
     assert math.isnan(information.mutual_information)
     assert math.isnan(information.dependence)
     assert math.isnan(information.marginal_entropy)

@@ -132,8 +132,8 @@ def test_exemplars_point_at_the_text_that_shows_the_finding():
     broken = text_turn("never", index=3, is_closed=False, action=None)
     trajectory = episode("p", [loop, again, third, broken])
     places = report([trajectory]).exemplars
-    (place,) = places["loop"]
-    assert (place.trajectory_id, place.turn, place.spans) == (trajectory.id, 0, ((4, 44),))
+    (exemplar,) = places["loop"]
+    assert (exemplar.trajectory_id, exemplar.turn, exemplar.spans) == (trajectory.id, 0, ((4, 44),))
     assert places["echo"][0].turn == 2
     assert places["disagreement"][0].turn == 1
     assert places["malformed"][0].note == "the reasoning is never closed"
@@ -145,16 +145,16 @@ def test_what_is_stored_is_json_without_responses():
     assert (record.step, record.kind) == (7, "text")
     payload = json.loads(record.payload)
     assert payload["template"]["text"] == measured.template.text
-    place = payload["exemplars"]["template"][0]
-    assert place["trajectory_id"] == measured.exemplars["template"][0].trajectory_id
+    exemplar = payload["exemplars"]["template"][0]
+    assert exemplar["trajectory_id"] == measured.exemplars["template"][0].trajectory_id
     assert payload["reasons"] == dict(measured.reasons)
 
 
 def test_template_exemplars_cover_the_common_words():
     episodes = one_turn_each([[f"{name} and so I will go on"] * 2 for name in NAMES])
-    place = report(episodes).exemplars["template"][0]
-    ((start, end),) = place.spans
-    (text,) = [e.turns[0].response for e in episodes if e.id == place.trajectory_id]
+    exemplar = report(episodes).exemplars["template"][0]
+    ((start, end),) = exemplar.spans
+    (text,) = [e.turns[0].response for e in episodes if e.id == exemplar.trajectory_id]
     assert text[start:end] == "and so I will go on"
 
 

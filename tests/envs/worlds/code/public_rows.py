@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 
-def stdin(given: str, wanted: str) -> dict[str, str]:
-    return {"input": given, "output": wanted, "testtype": "stdin"}
+def stdin(given: str, output: str) -> dict[str, str]:
+    return {"input": given, "output": output, "testtype": "stdin"}
 
 
-def functional(given: str, wanted: str) -> dict[str, str]:
-    return {"input": given, "output": wanted, "testtype": "functional"}
+def functional(given: str, output: str) -> dict[str, str]:
+    return {"input": given, "output": output, "testtype": "functional"}
 
 
 SQUARE = "print(int(input()) ** 2)"

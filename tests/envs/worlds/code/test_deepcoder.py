@@ -38,7 +38,7 @@ ADDITION = {
 
 
 @pytest.mark.parametrize(
-    ("output", "wanted", "is_right"),
+    ("output", "expected", "is_right"),
     [
         ("3\n", "3", True),
         ("3 \n\n", "3\n", True),
@@ -49,12 +49,12 @@ ADDITION = {
         ("1 2", "1  2", True),
     ],
 )
-def test_texts_are_compared_by_lines_and_words(output: str, wanted: str, is_right: bool) -> None:
-    assert is_wanted(output, ProgramTest(given="", wanted=wanted)) is is_right
+def test_texts_are_compared_by_lines_and_words(output: str, expected: str, is_right: bool) -> None:
+    assert is_wanted(output, ProgramTest(given="", wanted=expected)) is is_right
 
 
 @pytest.mark.parametrize(
-    ("output", "wanted", "is_right"),
+    ("output", "expected", "is_right"),
     [
         ("[1, 2]", [1, 2], True),
         ("1.0000000001", 1, True),
@@ -65,8 +65,8 @@ def test_texts_are_compared_by_lines_and_words(output: str, wanted: str, is_righ
         ('"x"', "x", True),
     ],
 )
-def test_values_are_compared_as_values(output: str, wanted: Any, is_right: bool) -> None:
-    assert is_wanted(output, ProgramTest(given=[], wanted=wanted, function="f")) is is_right
+def test_values_are_compared_as_values(output: str, expected: Any, is_right: bool) -> None:
+    assert is_wanted(output, ProgramTest(given=[], wanted=expected, function="f")) is is_right
 
 
 def test_the_reward_is_the_share_of_tests_that_passed(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_the_reward_is_the_share_of_tests_that_passed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "sentence"),
     [
         ("1 / 0", "Test 1: it failed with ZeroDivisionError: division by zero"),
         ("def (", "Test 1: it failed with SyntaxError: invalid syntax"),
@@ -88,9 +88,9 @@ def test_the_reward_is_the_share_of_tests_that_passed(tmp_path: Path) -> None:
         ("raise SystemExit(2)", "Test 1: it failed."),
     ],
 )
-def test_what_went_wrong_is_said(tmp_path: Path, program: str, said: str) -> None:
+def test_what_went_wrong_is_said(tmp_path: Path, program: str, sentence: str) -> None:
     result = world_of(tmp_path, ADDITION).step(program)
-    assert result.observation.text == f"Passed 0 of 2 tests. {said}"
+    assert result.observation.text == f"Passed 0 of 2 tests. {sentence}"
 
 
 @pytest.mark.parametrize("program", ["def add(a, b): return a + b", "add = lambda a, b: b + a"])

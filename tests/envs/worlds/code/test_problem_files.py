@@ -60,7 +60,7 @@ PRIVATE = "its private_test_cases are no JSON: unpack them as the loader of Live
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "sentence"),
     [
         ({}, "it has no text: name it problem, question, question_content or prompt"),
         ({"problem": 3}, "it has no text: name it problem, question, question_content or prompt"),
@@ -129,13 +129,13 @@ PRIVATE = "its private_test_cases are no JSON: unpack them as the loader of Live
     ],
 )
 def test_what_cannot_be_judged_is_refused_in_a_sentence(
-    tmp_path: Path, row: dict[str, Any], said: str
+    tmp_path: Path, row: dict[str, Any], sentence: str
 ) -> None:
     file = problem_file(tmp_path, GOOD, row, GOOD, row)
     with pytest.raises(EnvUnavailableError) as raised:
         read_problems(file, max_tests=9)
     others = "(2 of 4 rows cannot be judged: 2, 4)"
-    assert str(raised.value) == f"{file}, row 2 cannot be judged: {said} {others}"
+    assert str(raised.value) == f"{file}, row 2 cannot be judged: {sentence} {others}"
 
 
 def numbered(*lengths: int) -> list[ProgramTest]:

@@ -117,7 +117,7 @@ def test_the_bubblewrap_that_was_found_is_the_one_that_runs(
 
 @pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "sentence"),
     [
         ("echo 'bwrap: No permissions to create new namespace' >&2; exit 1", "No permissions to"),
         ("exit 0", "it said nothing"),
@@ -125,12 +125,12 @@ def test_the_bubblewrap_that_was_found_is_the_one_that_runs(
     ],
 )
 def test_a_bubblewrap_that_does_not_work_is_told_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, sentence: str
 ) -> None:
     (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / "bwrap").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert said in why_not()
+    assert sentence in why_not()
     assert "set unsafe to true" in why_not()
     assert "\n" not in why_not()
 
@@ -140,18 +140,18 @@ ALLOW = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
 
 @pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize(
-    ("steps", "said"),
+    ("steps", "sentence"),
     [
         (b"", "prctl(22): Invalid argument"),
         (ALLOW, "a program can start another process"),
     ],
 )
 def test_walls_that_would_not_hold_are_told_in_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, steps: bytes, said: str
+    monkeypatch: pytest.MonkeyPatch, steps: bytes, sentence: str
 ) -> None:
     """A kernel that takes no filter; one that takes it and does not obey it."""
     monkeypatch.setattr(module, "system_call_filter", lambda: steps)
-    assert said in why_not()
+    assert sentence in why_not()
     with pytest.raises(EnvUnavailableError):
         Sandbox(SandboxLimits())
 

@@ -22,8 +22,8 @@ from echoscope.envs.worlds.grid.geometry import Position, distances, shift, walk
 def lake_at(monkeypatch: pytest.MonkeyPatch, rows: list[str], **config: Any) -> FrozenLake:
     """A lake with the board `rows`: P start, G goal, O holes."""
     cells = {(r, c): char for r, row in enumerate(rows) for c, char in enumerate(row)}
-    holes = frozenset(at for at, char in cells.items() if char == "O")
-    where = {char: at for at, char in cells.items()}
+    holes = frozenset(position for position, char in cells.items() if char == "O")
+    where = {char: position for position, char in cells.items()}
     lake = Lake(
         shape=(len(rows), len(rows[0])),
         start=where["P"],
@@ -193,23 +193,28 @@ def best_chance(lake: Lake, slip: float, num_actions: int) -> float:
     """Probability to reach the goal in `num_actions` actions, each the best one: from the end."""
     rows, cols = lake.shape
 
-    def after(at: Position, move: str) -> Position:
-        to = shift(at, move)
-        return to if 0 <= to[0] < rows and 0 <= to[1] < cols else at
+    def after(position: Position, move: str) -> Position:
+        to = shift(position, move)
+        return to if 0 <= to[0] < rows and 0 <= to[1] < cols else position
 
     sideways = {"up": "left right", "down": "left right", "left": "up down", "right": "up down"}
     chance = {(row, col): 0.0 for row in range(rows) for col in range(cols)} | {lake.goal: 1.0}
     for _ in range(num_actions):
         moved = {
-            at: max(
-                (1 - slip) * chance[after(at, move)]
-                + slip / 2 * sum(chance[after(at, side)] for side in sideways[move].split())
+            position: max(
+                (1 - slip) * chance[after(position, move)]
+                + slip / 2 * sum(chance[after(position, side)] for side in sideways[move].split())
                 for move in sideways
             )
-            for at in chance
+            for position in chance
         }
         chance = {
-            at: 1.0 if at == lake.goal else 0.0 if at in lake.holes else moved[at] for at in chance
+            position: 1.0
+            if position == lake.goal
+            else 0.0
+            if position in lake.holes
+            else moved[position]
+            for position in chance
         }
     return chance[lake.start]
 

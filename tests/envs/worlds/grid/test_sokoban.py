@@ -184,12 +184,12 @@ def forward_distance(config: SokobanConfig, seed: int) -> int | None:
 def test_levels_have_the_promised_shortest_solution(
     seed: int, boxes: int, side: int, walls: float, shortest: int
 ) -> None:
-    wanted = SokobanConfig(
+    level_config = SokobanConfig(
         size=side, boxes=boxes, walls=walls, min_solution=shortest,
         max_solution=shortest + 3, max_states=50_000,
     )  # fmt: skip
-    level = draw_level(wanted, seed)
-    length = forward_distance(wanted, seed)
+    level = draw_level(level_config, seed)
+    length = forward_distance(level_config, seed)
     assert length is not None
     assert shortest <= length <= shortest + 3
     plan = solve(level.maze, level.player, level.boxes, 50_000)

@@ -151,7 +151,7 @@ def test_the_frame_shows_where_the_player_looks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "words"),
+    ("params", "sentence"),
     [
         ({"size": 3}, "size is 3"),
         ({"things": 9}, "things is 9"),
@@ -161,6 +161,6 @@ def test_the_frame_shows_where_the_player_looks() -> None:
         ({"questions": ["colour"]}, "but must be"),
     ],
 )
-def test_wrong_parameters(params: dict[str, Any], words: str) -> None:
-    with pytest.raises(EnvParamsError, match=words):
+def test_wrong_parameters(params: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(EnvParamsError, match=sentence):
         make("spatial", **params)

@@ -17,7 +17,7 @@ from echoscope.envs.worlds.grid.treasure import Treasure, TreasureConfig
 def fewest_moves(drawing: list[str]) -> int:
     """Breadth first over the drawn maze; two cells are one move."""
     cells = {(r, c): char for r, line in enumerate(drawing) for c, char in enumerate(line)}
-    (start,) = [at for at, char in cells.items() if char == "P"]
+    (start,) = [cell for cell, char in cells.items() if char == "P"]
     queue = deque([(start, frozenset[str](), 0)])
     reached = {queue[0][:2]}
     while queue:
@@ -128,7 +128,7 @@ def test_the_task_is_the_maze_and_not_its_observation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "words"),
+    ("params", "sentence"),
     [
         ({"size": 2}, "each side must be at least"),
         ({"size": [3, 11]}, "each side must be at least"),
@@ -137,6 +137,6 @@ def test_the_task_is_the_maze_and_not_its_observation() -> None:
         ({"size": 3, "min_solution": 40}, "treasure drew no maze of 3x3 rooms with 2 keys"),
     ],
 )
-def test_wrong_parameters(params: dict[str, Any], words: str) -> None:
-    with pytest.raises(EnvParamsError, match=words):
+def test_wrong_parameters(params: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(EnvParamsError, match=sentence):
         make("treasure", **params)

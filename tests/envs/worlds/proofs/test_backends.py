@@ -141,7 +141,7 @@ def _die(handler: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "words"),
+    ("trouble", "sentence"),
     [
         (_status_500, "answered with status 500"),
         (_status_401, "answered with status 401"),
@@ -154,11 +154,11 @@ def _die(handler: Any) -> bool:
     ],
 )
 def test_a_server_in_trouble_ends_the_episode_soon(
-    kimina: scripted_lean.Kimina, trouble: Any, words: str
+    kimina: scripted_lean.Kimina, trouble: Any, sentence: str
 ) -> None:
     kimina.trouble = trouble
     unavailable = pytest.raises(
-        EnvUnavailableError, match=rf"^the Lean server at {kimina.url} {words}"
+        EnvUnavailableError, match=rf"^the Lean server at {kimina.url} {sentence}"
     )
     wait_s = 0.3 if trouble in (_hang, _drip) else HANG_S
     with without_hanging(), unavailable:
@@ -243,8 +243,8 @@ def test_a_repl_that_hangs_dies_or_talks_nonsense_starts_anew(repl: LocalRepl) -
     assert judge(repl, THEOREM, THEOREM.proof, 10.0).status == "proved"
     with pytest.raises(LeanTimeoutError):
         repl.check("", "hang", 0.2)
-    for code, words in (("die", "ended"), ("nonsense", "answered no JSON")):
-        with pytest.raises(LeanFailedError, match=words):
+    for code, sentence in (("die", "ended"), ("nonsense", "answered no JSON")):
+        with pytest.raises(LeanFailedError, match=sentence):
             repl.check("", code, 10.0)
     assert judge(repl, THEOREM, THEOREM.proof, 10.0).status == "proved"
 

@@ -130,11 +130,11 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(("wanted", "reply", "expected"), NUMBERS)
+@pytest.mark.parametrize(("right_answer", "reply", "expected"), NUMBERS)
 def test_which_number_a_reply_states(
-    tmp_path: Path, wanted: str, reply: str, expected: str
+    tmp_path: Path, right_answer: str, reply: str, expected: str
 ) -> None:
-    row = {"question": "How many?", "answer": f"#### {wanted}"}
+    row = {"question": "How many?", "answer": f"#### {right_answer}"}
     assert answered(tmp_path, "static_qa", row, reply) == expected
 
 
@@ -179,11 +179,11 @@ MATHEMATICS = [
 ]
 
 
-@pytest.mark.parametrize(("wanted", "reply", "expected"), MATHEMATICS)
+@pytest.mark.parametrize(("right_answer", "reply", "expected"), MATHEMATICS)
 def test_which_mathematics_a_reply_states(
-    tmp_path: Path, wanted: str, reply: str, expected: str
+    tmp_path: Path, right_answer: str, reply: str, expected: str
 ) -> None:
-    row = {"query": "What is it?", "response": f"The answer is: {wanted}"}
+    row = {"query": "What is it?", "response": f"The answer is: {right_answer}"}
     assert answered(tmp_path, "metamathqa", row, reply) == expected
 
 

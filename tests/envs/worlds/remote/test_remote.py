@@ -306,11 +306,11 @@ def hang(connection: socket.socket) -> None:
 
 def changed(path: str, value: Any, of: Mapping[str, Any]) -> bytes:
     content = json.loads(json.dumps(of))
-    place = content
+    container = content
     *parents, last = path.split(".")
     for parent in parents:
-        place = place[parent]
-    place[last] = value
+        container = container[parent]
+    container[last] = value
     return response(content)
 
 

@@ -217,19 +217,19 @@ def test_each_web_socket_has_an_episode_of_its_own(url: str) -> None:
     world = registry.make("frozen_lake", **LAKE.params)
     address = url.replace("http", "ws") + "/ws"
     begin = {"type": "reset", "data": {"env": "frozen_lake", "seed": 3}}
-    with connect(address) as one, connect(address) as two:
-        first = talk(one, begin)
+    with connect(address) as first_socket, connect(address) as two:
+        first = talk(first_socket, begin)
         assert first["type"] == "observation"
         assert first["data"]["observation"]["text"] == world.reset(3, 0).text
         assert talk(two, begin)["data"]["observation"] == first["data"]["observation"]
         action = (world.solve() or [""])[0]
-        stepped = talk(one, {"type": "step", "data": {"text": action}})
+        stepped = talk(first_socket, {"type": "step", "data": {"text": action}})
         assert stepped["data"]["observation"]["text"] == world.step(action).observation.text
-        assert talk(one, {"type": "state"})["data"]["step_count"] == 1
+        assert talk(first_socket, {"type": "state"})["data"]["step_count"] == 1
         assert talk(two, {"type": "state"})["data"]["step_count"] == 0
         for bad in ("{", "[]", {"type": "fly"}, {"type": "step", "data": 3}, {"type": "step"}):
-            assert talk(one, bad)["data"]["code"] == "VALIDATION_ERROR"
-        one.send(json.dumps({"type": "close"}))
+            assert talk(first_socket, bad)["data"]["code"] == "VALIDATION_ERROR"
+        first_socket.send(json.dumps({"type": "close"}))
     sessions = ask(url, "/health", method="GET")[1]["sessions"]
     with connect(address) as three:
         talk(three, begin)

@@ -86,9 +86,9 @@ def here(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory) -> d
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """Of a server with the same worlds, in a process of its own."""
-    words = [f"{env}.{key}={value}" for env in WORLDS for key, value in WORLDS[env].items()]
+    arguments = [f"{env}.{key}={value}" for env in WORLDS for key, value in WORLDS[env].items()]
     with ended_afterwards():
-        yield ServerProcess(*WORLDS, *words).url
+        yield ServerProcess(*WORLDS, *arguments).url
 
 
 @pytest.mark.long
@@ -137,10 +137,10 @@ def test_a_killed_server_ends_its_trajectories_and_the_run_goes_on(
 ) -> None:
     kill_file, port = tmp_path / "kill", free_port()
     world = "serving_worlds:KillingLake"
-    words = [world, *(f"{key}={LAKE[key]}" for key in LAKE)]
+    arguments = [world, *(f"{key}={LAKE[key]}" for key in LAKE)]
 
     def serve() -> ServerProcess:
-        return ServerProcess(*words, port=port, variables={KILL_FILE: str(kill_file)})
+        return ServerProcess(*arguments, port=port, variables={KILL_FILE: str(kill_file)})
 
     first = serve()
     killed: list[int] = []

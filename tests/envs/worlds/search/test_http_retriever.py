@@ -188,12 +188,12 @@ BAD_ANSWERS: dict[str, tuple[Behaviour, str]] = {
 
 @pytest.mark.parametrize("name", BAD_ANSWERS)
 def test_a_bad_answer_is_said_in_words_and_the_episode_goes_on(server: Server, name: str) -> None:
-    server.behaviour, words = BAD_ANSWERS[name]
+    server.behaviour, sentence = BAD_ANSWERS[name]
     world = world_of(server, timeout_s=HANG_S)
     with without_hanging():
         result = world.step("search[Kyoto]")
     assert result.observation.text.startswith("The search failed: the retriever ")
-    assert words in result.observation.text
+    assert sentence in result.observation.text
     assert (result.is_valid, result.is_effective, result.terminated) == (True, False, False)
     assert (result.reward, result.info["search_failed"]) == (0.0, 1.0)
     server.behaviour = saying(documents("Kyoto lies in Japan."))

@@ -68,7 +68,7 @@ def index() -> PassageIndex:
 
 
 @cache
-def shown(query: str) -> frozenset[str]:
+def passages_of(query: str) -> frozenset[str]:
     """Ids of the passages that a search shows."""
     return frozenset(passage.id for passage in index().search(query, SHOWN))
 
@@ -178,8 +178,8 @@ def test_each_query_finds_its_passage_and_the_question_alone_does_not_find_the_l
     num_shortcuts = 0
     for question in questions():
         for hop in question.hops:
-            assert hop.passage in shown(hop.query), hop
-        num_shortcuts += question.hops[-1].passage in shown(question.text)
+            assert hop.passage in passages_of(hop.query), hop
+        num_shortcuts += question.hops[-1].passage in passages_of(question.text)
     assert num_shortcuts / len(questions()) < 0.03
 
 

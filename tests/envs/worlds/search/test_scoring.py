@@ -67,7 +67,7 @@ def test_a_huge_answer_is_no_answer_and_costs_no_time() -> None:
 
 @settings(max_examples=50)
 @given(st.text(max_size=60), st.text(max_size=60))
-def test_any_two_texts_have_a_score(one: str, other: str) -> None:
-    verdict = judge(one, (other,))
+def test_any_two_texts_have_a_score(first: str, other: str) -> None:
+    verdict = judge(first, (other,))
     assert 0.0 <= verdict.f1 <= 1.0
     assert not verdict.is_exact or verdict.f1 == 1.0 or not normalised(other)

@@ -63,12 +63,16 @@ def _lines(result: StepResult) -> list[str]:
 def test_an_episode_by_hand(tmp_path: Path) -> None:
     world = made(tmp_path, results=1)
     assert world.reset(0, 0).text == "Question: Who designed the machine that Ada wrote about?"
-    found = world.step("search[Ada Lovelace]")
-    assert found.observation.text == (
+    search_result = world.step("search[Ada Lovelace]")
+    assert search_result.observation.text == (
         "[1] Ada: Ada Lovelace wrote about the Analytical Engine.\n"
         "Question: Who designed the machine that Ada wrote about?"
     )
-    assert (found.reward, found.is_valid, found.is_effective) == (0.0, True, True)
+    assert (search_result.reward, search_result.is_valid, search_result.is_effective) == (
+        0.0,
+        True,
+        True,
+    )
     again = world.step(" Search[ ADA ] ")
     assert (again.is_valid, again.is_effective) == (True, False)
     nothing = world.step("search[zebra]")

@@ -106,16 +106,16 @@ def test_the_factor_of_the_type(title: str, kind: str, category: str, factor: fl
 def test_few_common_words_need_the_kind_or_two_parts_of_the_category(
     share: int, kind: str, category: str, factor: float
 ) -> None:
-    words = "ash bay cup dew elm fig gem hay ivy jar".split()  # noqa: SIM905
-    goal = replace(GOAL, title=" ".join(words), kind="wanted", category=category_of("a", "b"))
-    bought = replace(LAMP, title=" ".join(words[:share]), kind=kind, category=category)
+    title_words = "ash bay cup dew elm fig gem hay ivy jar".split()  # noqa: SIM905
+    goal = replace(GOAL, title=" ".join(title_words), kind="wanted", category=category_of("a", "b"))
+    bought = replace(LAMP, title=" ".join(title_words[:share]), kind=kind, category=category)
     assert type_factor(bought, goal) == factor
 
 
 def test_less_than_a_tenth_of_the_words_counts_a_tenth() -> None:
-    words = [f"word{'x' * n}" for n in range(11)]
-    goal = replace(GOAL, title=" ".join(words))
-    assert type_factor(replace(LAMP, title=words[0]), goal) == 0.1
+    title_words = [f"word{'x' * n}" for n in range(11)]
+    goal = replace(GOAL, title=" ".join(title_words))
+    assert type_factor(replace(LAMP, title=title_words[0]), goal) == 0.1
 
 
 def test_titles_are_compared_without_numbers_and_stop_words() -> None:
@@ -124,7 +124,7 @@ def test_titles_are_compared_without_numbers_and_stop_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "wanted", "is_same"),
+    ("value", "option", "is_same"),
     [
         ("navy blue", "blue", True),
         ("dark red", "light red", True),
@@ -134,8 +134,8 @@ def test_titles_are_compared_without_numbers_and_stop_words() -> None:
         ("pack of 12", "12 pack", True),
     ],
 )
-def test_options(value: str, wanted: str, is_same: bool) -> None:
-    assert is_same_option(value, wanted) is is_same
+def test_options(value: str, option: str, is_same: bool) -> None:
+    assert is_same_option(value, option) is is_same
 
 
 def test_attributes_are_found_in_the_texts_as_well() -> None:
@@ -153,9 +153,9 @@ def test_price_limits_are_the_next_four_tens() -> None:
 def test_nothing_in_the_shipped_catalogue_is_mistaken_for_something_else() -> None:
     for group in GROUPS:
         values = [value for values in group.options.values() for value in values]
-        for words, is_same in ((values, is_same_option), ([*group.attributes], is_alike)):
-            assert len({*words}) == len(words)
-            pairs = [(a, b) for i, a in enumerate(words) for b in words[i + 1 :]]
+        for names, is_same in ((values, is_same_option), ([*group.attributes], is_alike)):
+            assert len({*names}) == len(names)
+            pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
             assert [pair for pair in pairs if is_same(*pair)] == []
 
 

@@ -45,14 +45,14 @@ def test_an_answer_leaves_the_shop_without_a_purchase() -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "words"),
+    ("action", "sentence"),
     [
         ('click {"item": "buy now"}', 'Invalid action "click[buy now]".'),
         ('search {"query": ""}', "do not fit at query"),
         ('search {"query": "lamp", "sort": "price"}', "Additional properties are not allowed"),
     ],
 )
-def test_calls_that_lead_nowhere_are_answered_in_words(action: str, words: str) -> None:
+def test_calls_that_lead_nowhere_are_answered_in_words(action: str, sentence: str) -> None:
     result = started().step(action)
-    assert words in result.observation.text
+    assert sentence in result.observation.text
     assert (result.is_valid, result.reward, result.terminated) == (False, 0.0, False)

@@ -129,12 +129,12 @@ def test_the_options_told_leave_one_choice() -> None:
     product_of = {product.asin: product for product in made_catalogue().products}
     for goal in made_catalogue().goals:
         product = product_of[goal.asin]
-        for (name, stock), wanted in zip(product.options.items(), goal.options, strict=True):
+        for (name, stock), option in zip(product.options.items(), goal.options, strict=True):
             told = re.search(rf"{name}: (not )?(.*?)(?:, and|$)", goal.text)
             assert told is not None
             named = set(re.split(r", | or ", told[2]))
-            assert wanted in stock
-            assert {wanted} == ({*stock} - named if told[1] else named)
+            assert option in stock
+            assert {option} == ({*stock} - named if told[1] else named)
 
 
 def test_nothing_is_sold_after_the_purchase() -> None:

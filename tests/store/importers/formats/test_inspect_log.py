@@ -33,8 +33,8 @@ def test_a_log_as_json(tmp_path: Path) -> None:
     scored = sample("a", scores={"judge": {"value": 0.25}, "odd": {"value": "?"}})
     log = {"version": 2, "eval": {"task": "t"}, "samples": [scored, sample("b"), 5]}
     (tmp_path / "log.json").write_text(json.dumps(log, indent=1))
-    found = Imported(import_run(tmp_path / "log.json", tmp_path / "run"))
-    first, second = found.trajectories
+    imported = Imported(import_run(tmp_path / "log.json", tmp_path / "run"))
+    first, second = imported.trajectories
     assert (texts(first.turns), texts(second.turns)) == ([("q", "a")], [("q", "b")])
     assert (first.env_id, first.episode_return, first.is_success) == ("t", 0.25, None)
     assert second.episode_return != second.episode_return, "a sample without scores has no return"

@@ -21,8 +21,8 @@ def test_samples_of_slime(tmp_path: Path) -> None:
     late = slime_sample(prompt="<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n")
     late |= {"remove_sample": True, "response": "only", "loss_mask": None, "response_length": 3}
     torch.save({"rollout_id": 13, "samples": [late]}, folder / "eval_13.pt")
-    found = Imported(import_run(folder, tmp_path / "run"))
-    first, second, third = found.trajectories
+    imported = Imported(import_run(folder, tmp_path / "run"))
+    first, second, third = imported.trajectories
     assert (first.step, third.step) == (12, 13)
     assert texts(first.turns) == [("2 + 3?", "a1"), ("obs", "a2")]
     assert [turn.reward for turn in first.turns] == [0.0, 0.75]
@@ -36,8 +36,8 @@ def test_samples_of_slime(tmp_path: Path) -> None:
     assert second.episode_return == 1.0
     assert second.turns[-1].info == {"reward/acc": 1.0, "reward/format": 0.5}
     assert second.stop_reason is StopReason.MAX_TOKENS
-    assert found.extra(0)["fields"]["label"] == "5"
-    assert found.extra(0)["fields"]["metadata"] == {"k": 1}
+    assert imported.extra(0)["fields"]["label"] == "5"
+    assert imported.extra(0)["fields"]["metadata"] == {"k": 1}
     assert third.split is Split.EVAL
     assert texts(third.turns) == [("Q", "only")]
     assert third.turns[0].response_tokens.tolist() == [6, 7, 8]

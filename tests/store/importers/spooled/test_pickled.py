@@ -195,15 +195,15 @@ def shapes_of(bad: bytes) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("wanted", list(malicious(Path("marker"))))
-def test_code_is_never_run(tmp_path: Path, wanted: str) -> None:
+@pytest.mark.parametrize("attack", list(malicious(Path("marker"))))
+def test_code_is_never_run(tmp_path: Path, attack: str) -> None:
     marker = tmp_path / "sprung"
-    for shape, data in shapes_of(malicious(marker)[wanted]).items():
+    for shape, data in shapes_of(malicious(marker)[attack]).items():
         with pytest.raises(PickleError) as caught:
             list(pickled.rows_of(read(io.BytesIO(data))))
         assert not marker.exists(), shape
         if shape == "pickle":
-            assert wanted.strip() in str(caught.value)
+            assert attack.strip() in str(caught.value)
             assert "Nothing of it was run" in str(caught.value)
             assert "output.format=jsonl" in str(caught.value)
 
@@ -329,7 +329,7 @@ def test_files_that_are_cut_off_or_damaged(is_zip: bool) -> None:
             read(io.BytesIO(data[:cut]))
     for _ in range(60):
         changed = bytearray(data)
-        for place in rng.integers(0, len(data), 3):
-            changed[place] = rng.integers(0, 256)
+        for index in rng.integers(0, len(data), 3):
+            changed[index] = rng.integers(0, 256)
         with contextlib.suppress(PickleError):
             read(io.BytesIO(bytes(changed)))

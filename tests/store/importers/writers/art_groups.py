@@ -23,12 +23,12 @@ def module(name: str) -> Any:
     """A file of ART alone: its package starts servers when it is imported."""
     root = next(Path(p) / "art" for p in sys.path if (Path(p) / "art" / "trajectories.py").exists())
     path = root.joinpath(*name.split(".")[1:]).with_suffix(".py")
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None
-    assert found.loader is not None
-    made = importlib.util.module_from_spec(found)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
     sys.modules[name] = made
-    found.loader.exec_module(made)
+    spec.loader.exec_module(made)
     return made
 
 
@@ -74,9 +74,9 @@ def groups() -> list[Group]:
         additional_histories=[],
     )
     other = Trajectory(**{**vars(second), "reward": 0.5})
-    one = Group(trajectories=[first, second], metadata={"g": 1}, metrics={}, logs=[])
+    first_group = Group(trajectories=[first, second], metadata={"g": 1}, metrics={}, logs=[])
     two = Group(trajectories=[other], metadata={}, metrics={}, logs=[])
-    return [one, two]
+    return [first_group, two]
 
 
 if __name__ == "__main__":

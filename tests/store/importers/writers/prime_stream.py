@@ -41,9 +41,9 @@ def trace(number: int, task: Any, score: float, kind: str, branched: bool) -> Tr
         node(2, "assistant", "5", [7, 8], logprobs=[-1.0], timestamp=4.0),
     ]
     if branched:
-        said = {"logprobs": [-2.0, -3.0], "timestamp": 6.0}
+        sampling = {"logprobs": [-2.0, -3.0], "timestamp": 6.0}
         nodes.append(node(1, "user", "So?", [9], timestamp=5.0))
-        nodes.append(node(4, "assistant", "five", [10, 11, 12], **said))
+        nodes.append(node(4, "assistant", "five", [10, 11, 12], **sampling))
     return Trace(
         id=f"trace-{number}",
         task=task,
@@ -100,8 +100,10 @@ def write(folder: Path, *chunks: list[Row]) -> None:
         lines = [json.dumps(row, separators=(",", ":")).encode() + b"\n" for row in rows]
         for row, line in zip(rows, lines, strict=True):
             identity = "trace_id" if "trace_id" in row else "id"
-            place = {"chunk": number, "offset": offset}
-            index.append({identity: row[identity], "line": len(index) + 1, "reward": 1.0, **place})
+            location = {"chunk": number, "offset": offset}
+            index.append(
+                {identity: row[identity], "line": len(index) + 1, "reward": 1.0, **location}
+            )
             offset += len(line)
         if number == len(chunks) - 1:
             plain.write_bytes(b"".join(lines))

@@ -30,7 +30,7 @@ from verifiers.v1.trace import AgentInfo, Reward, Trace, TraceTask  # noqa: E402
 
 def node(parent: int | None, role: str, content: str, tokens: list[int], **more: Any) -> Any:
     sampled = more.pop("sampled", role == "assistant")
-    mask = [sampled and place > 0 for place in range(len(tokens))]
+    mask = [sampled and position > 0 for position in range(len(tokens))]
     return MessageNode.model_validate(
         {
             "parent": parent,

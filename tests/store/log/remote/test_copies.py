@@ -406,15 +406,15 @@ def test_a_copier_says_once_that_it_cannot_and_that_it_can_again(
     blocked = tmp_path / "bucket"
     blocked.write_text("not a folder")
     monkeypatch.setattr("echoscope.store.log.remote.bucket._PAUSES_S", (0.01,))
-    said: list[str] = []
-    copier = Copier(path, url, said.append)
-    while not said:
+    messages: list[str] = []
+    copier = Copier(path, url, messages.append)
+    while not messages:
         pass
     blocked.unlink()
     add_steps(writer, "a", range(1, 3))
     writer.close(status="finished")
     copier.close()
-    assert [text.split(":")[0] for text in said] == [
+    assert [text.split(":")[0] for text in messages] == [
         "cannot copy the run now, and tries again",
         "the copy of the run is complete again",
     ]
@@ -443,12 +443,12 @@ def test_another_run_may_take_a_name_that_is_free_again(tmp_path: Path, url: str
 
 def test_a_copier_does_not_wait_for_a_run_that_could_not_start(tmp_path: Path, url: str) -> None:
     writer = open_writer(tmp_path / "runs" / "a")
-    said: list[str] = []
-    copier = Copier(writer.path, url, said.append)
+    messages: list[str] = []
+    copier = Copier(writer.path, url, messages.append)
     writer.close(status="failed")
     shutil.rmtree(writer.path)
     copier.close()
-    assert said == []
+    assert messages == []
 
 
 def test_a_copy_goes_by_the_address_of_its_run(tmp_path: Path, url: str) -> None:

@@ -160,8 +160,8 @@ def test_a_run_is_copied_while_it_is_written_through_all_that_goes_wrong(
     path = tmp_path / "runs" / "a"
     writer = open_writer(path, rotate_every=5)
     add_steps(writer, "a", range(1))
-    said: list[str] = []
-    copier = Copier(path, url, said.append)
+    messages: list[str] = []
+    copier = Copier(path, url, messages.append)
     seen: list[int] = []
     for step in range(1, 25):
         add_steps(writer, "a", range(step, step + 1))
