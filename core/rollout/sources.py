@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.envs.pool import EnvPool
-from echoscope.envs.reserving import TaskVariety, few_tasks
+from echoscope.envs.reserving import TaskVariety
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.turn import TurnEnv
 from echoscope.envs.workers.bounded import ThreadTurns
@@ -194,29 +194,6 @@ class EnvSource:
         self.pool.close()
         if self.processes is not None:
             self.processes.close()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """Where the rollouts of each split come from."""
-
-    train: RolloutSource
-    eval: RolloutSource | None
-    probe: RolloutSource
-
-    def close(self) -> None:
-        for source in (self.train, self.eval, self.probe):
-            if source is not None:
-                source.close()
-
-
-def unreserved(training: RolloutSource, evaluation: RolloutSource | None) -> str:
-    """One line about environments where evaluation has no tasks of its own; empty if all have.
-
-    Stored trajectories speak for themselves, and without an evaluation there is nothing to say.
-    """
-    trained = training.varieties() if evaluation is not None else []
-    return few_tasks([*trained, *evaluation.varieties()]) if evaluation and trained else ""
 
 
 class LazySource(RolloutSource):

@@ -37,7 +37,6 @@ from ..rollout.sources import (
     EnvSource,
     LazySource,
     RolloutSource,
-    Sources,
     StoredSource,
     probe_groups,
     processes_for,
@@ -53,7 +52,8 @@ from .control import Control
 from .guard import Guard
 from .monitoring import MonitorObserver
 from .observers import StepObserver, TrainEvents
-from .train import Model, Trainer
+from .step import RunClock, StepLog
+from .train import Model, Sources, Trainer
 
 
 @dataclass(slots=True)
@@ -185,13 +185,13 @@ class Builder:
                     return inner
                 return AheadSource(inner=inner, shared=shared, is_cancelled=is_cancelled)
 
+            clock = RunClock(machine=Machine(self.run_path))
+            checkpoints = Checkpoints(self.run_path, writer, events.message)
             trainer = Trainer(
                 config=config,
-                run_path=self.run_path,
-                writer=writer,
                 model=model,
-                engine=shared or engine,
                 sources=Sources(
+                    engine=shared or engine,
                     train=source(Split.TRAIN)
                     if config.from_run is None
                     else StoredSource(Path(config.from_run), config),
@@ -200,21 +200,28 @@ class Builder:
                 ),
                 control=control,
                 events=events,
-                checkpoints=Checkpoints(self.run_path, writer, events.message),
-                guard=Guard(
-                    run_path=writer.path,
-                    run_id=writer.run_id,
-                    say=events.message,
-                    observers=observers,
-                ),
-                machine=Machine(self.run_path),
                 observers=observers,
-                mirror=Mirror(
-                    config.sinks,
-                    run_path=self.run_path,
-                    run_config=config.model_dump(mode="json"),
-                    on_message=events.message,
+                checkpoints=checkpoints,
+                log=StepLog(
+                    writer=writer,
+                    observers=observers,
+                    events=events,
+                    mirror=Mirror(
+                        config.sinks,
+                        run_path=self.run_path,
+                        run_config=config.model_dump(mode="json"),
+                        on_message=events.message,
+                    ),
+                    guard=Guard(
+                        run_path=writer.path,
+                        run_id=writer.run_id,
+                        say=events.message,
+                        observers=observers,
+                    ),
+                    checkpoints=checkpoints,
+                    clock=clock,
                 ),
+                clock=clock,
             )
             failing.pop_all()
         return trainer

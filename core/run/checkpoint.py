@@ -36,6 +36,7 @@ from echoscope.store.checkpoints import (
     checkpoint_path,
     checkpoint_step,
     earliest_onset,
+    evaluation_success,
     newest_before,
     none_before,
     older_whole_checkpoint,
@@ -56,11 +57,13 @@ from echoscope.store.records import (
 )
 from echoscope.store.writer import RunWriter
 
+from ..config.beside_training import CheckpointConfig
 from ..config.loading import ConfigError, validate
 from ..config.settings import RunConfig
 from ..policy import Policy, causal_model
 from ..pretrained.base import is_other_base, remember_base
 from ..update.learners.alone import Learner
+from .evaluations import Evaluations
 
 FORMAT_VERSION = 3
 
@@ -97,7 +100,7 @@ class TrainState(Progress):
 
 
 class Checkpoints:
-    """The checkpoints of a run that trains: which one is the newest, and which are kept."""
+    """The checkpoints of a run that trains: when one is due, and which are kept."""
 
     def __init__(self, run_path: Path, writer: RunWriter, say: Callable[[str], None]) -> None:
         self._run_path, self._writer, self._say = run_path, writer, say
@@ -105,12 +108,27 @@ class Checkpoints:
         """The last step whose state is on disk; starting weights need no file."""
         self.unsaved_s = 0.0
         """Seconds trained since the last checkpoint: what a crash would cost now."""
+        self.evaluations = Evaluations()
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._unfinished: Future[CheckpointRecord] | None = None
         self._keep = 1
 
     def steps(self) -> list[int]:
         return [checkpoint_step(path) for path in list_checkpoints(self._run_path)]
+
+    def recall(self, *, up_to: int) -> None:
+        """What an earlier attempt has evaluated, up to the step that this one goes on from."""
+        rates = evaluation_success(open_run(self._run_path))
+        before = {step: rate for step, rate in rates.items() if step <= up_to}
+        self.evaluations = Evaluations.recalled(before, self.steps())
+
+    def due(self, step: int, config: CheckpointConfig) -> str:
+        """Why a checkpoint is due after a step; empty where none is."""
+        if config.every > 0 and step % config.every == 0:
+            return "schedule"
+        if 0 < 60 * config.minutes <= self.unsaved_s:
+            return "time"
+        return "best" if config.best and self.evaluations.is_best else ""
 
     def save(
         self,
@@ -134,6 +152,7 @@ class Checkpoints:
         self._unfinished = self._thread.submit(finish)
         self._keep = state.config.checkpoint.keep
         self.saved_step, self.unsaved_s = state.step, 0.0
+        self.evaluations.saved()
 
     def settle(self, *, waits: bool = False) -> None:
         """Put the last checkpoint on record once it is on the disk; older ones may go then.
