@@ -26,7 +26,7 @@ from ..config.settings import RunConfig, SamplingConfig
 from ..engines.base import Engine, SamplingParams
 from .chat import ChatFormat
 from .episode import SamplingSettings
-from .rollout import Collection, Pace, Waiting
+from .rollout import Collection, Waiting
 from .shaping import apply, resolve
 from .stop_strings import Stopping
 
@@ -167,7 +167,8 @@ class EnvSource:
             shaping=self._shaping,
             stopping=self._stopping,
             draw_round=draw_round,
-            pace=Pace.of(config.collection, self._num_episodes, self._waiting),
+            pace=config.collection,
+            waiting=self._waiting,
         ).run()
         if self.should_abort():
             self.engine.release_memory()
