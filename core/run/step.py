@@ -31,8 +31,9 @@ from ..update.assemble import fresh_tokens, outcomes
 from ..update.kl import mean_kl
 from ..update.metrics import rollout_metrics, staleness_metrics
 from ..update.update import UpdateResult, mismatch_metrics
-from .checkpoint import Checkpoints, Progress
+from .checkpoint import Progress
 from .guard import Guard
+from .keeping import Checkpoints
 from .observers import (
     Judged,
     Observed,

@@ -12,10 +12,7 @@ from functools import partial
 
 from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.envs.reserving import few_tasks
-from echoscope.store.log.layout import shown_path
-from echoscope.store.reader import open_run
 from echoscope.store.records import REQUESTED, CommandAction, RolloutBatch, Split, StepMetrics
-from echoscope.store.steer.rewinds import asked_rewind
 from echoscope.text.user_code import UserCodeError
 
 from ..config.settings import RunConfig
@@ -30,9 +27,10 @@ from ..update.assemble import pack_kept, with_advantages
 from ..update.batch import TokenBatch
 from ..update.learners.alone import Learner
 from ..update.update import UpdateResult, updates_per_step
-from .checkpoint import CheckpointError, Checkpoints, Progress, TrainState
+from .checkpoint import CheckpointError, Progress, TrainState
 from .control import Control, StepInterruptedError, Wishes
-from .guard import why_no_rewind
+from .guard import paused_text, why_no_rewind
+from .keeping import Checkpoints
 from .observers import StepObservation, StepObserver, TrainEvents, observe
 from .step import RunClock, StepLog, Stopwatch, TrainedStep
 
@@ -265,7 +263,7 @@ class Trainer:
     def _tell(self, metrics: Sequence[StepMetrics]) -> None:
         for each in metrics:
             self.events.metrics(each)
-        self.checkpoints.evaluations.note(metrics)
+        self.checkpoints.note(metrics)
 
     def _measure(self, step: int, *, evaluates: bool, probes: bool) -> list[_Played]:
         """Play what is wanted of evaluation and probe, unless a command drops it."""
@@ -300,7 +298,7 @@ class Trainer:
             trajectories = [t for _, played, _ in out for t in played.trajectories]
             self.log.commit(config, metrics, trajectories)
         self._tell(metrics)
-        self.checkpoints.evaluations.saved()
+        self.checkpoints.weights_are_kept()
 
     def _metrics(
         self, step: int, phase: str, values: dict[str, float], durations: dict[str, float]
@@ -331,13 +329,7 @@ class Trainer:
             self._checkpoint("alarm")
         if wishes.paused_by_alarm:
             path = self.log.writer.path
-            ctl = f"echoscope ctl {shown_path(path)}"
-            asks = asked_rewind(open_run(path)) is not None
-            self.events.message(
-                f"{wishes.paused_by_alarm} paused the run after step {self.step}, with a "
-                f"checkpoint; {f'`{ctl} rewind` treats it, ' * asks}`{ctl} resume` goes on"
-                f"{' without' * asks}, `{ctl} stop` ends it"
-            )
+            self.events.message(paused_text(path, self.step, wishes.paused_by_alarm))
         return wishes
 
     def _checkpoint(self, reason: str) -> None:

@@ -47,7 +47,7 @@ def guarded(path: Path, instant: str) -> None:
     """`echoscope train`, or `--resume` where there is a run; killed at an instant, "" for never."""
     from echoscope.cli import main
     from echoscope.core.run import branching, guard, step, train
-    from echoscope.core.run.checkpoint import Checkpoints
+    from echoscope.core.run.keeping import Checkpoints
     from echoscope.store.writer import RunWriter
 
     kills: dict[str, Callable[[], None]] = {

@@ -16,8 +16,9 @@ import pytest
 
 from echoscope.core.config.loading import live_schema, live_values, load_config
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.run.checkpoint import Checkpoints, Progress
+from echoscope.core.run.checkpoint import Progress
 from echoscope.core.run.control import Control
+from echoscope.core.run.keeping import Checkpoints
 from echoscope.core.run.observers import SilentEvents
 from echoscope.core.run.step import StepLog
 from echoscope.core.run.train import Trainer
@@ -121,7 +122,7 @@ class History:
             assert selection(step)["strategy"] == values["selection.strategy"], step
 
     def _build(self, writer: RunWriter, config: RunConfig, step: int, control: Control) -> None:
-        checkpoints = Checkpoints(self.path, writer, pytest.fail)
+        checkpoints = Checkpoints(writer, pytest.fail)
         self.trainer = Trainer(
             config=config,
             model=UNUSED,
