@@ -148,37 +148,40 @@ def check_idle(num_pending: int, call: str) -> None:
         )
 
 
-def checked_prompt(
-    key: int,
-    prompt: IntArray,
-    params: SamplingParams,
-    *,
-    pending: Container[int],
-    vocab_size: int,
-    positions: int,
-) -> tuple[IntArray, int]:
-    """A prompt's token ids, and the new tokens that it may get: as many as the positions leave.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLimits:
+    """What a model can be asked."""
 
-    Raises:
-        ValueError: the key is pending, no token ids, or some outside the vocabulary, or no room for
-            a reply.
-    """
-    if key in pending:
-        raise ValueError(f"request {key} is pending already: give each request its own key")
-    outside = [token for token in params.stop_token_ids if not 0 <= token < vocab_size]
-    if outside:
-        raise ValueError(f"stop token ids {outside} lie outside the vocabulary of {vocab_size}")
-    ids = np.ascontiguousarray(prompt, dtype=np.int32)
-    if ids.ndim != 1 or len(ids) == 0:
-        raise ValueError(f"prompt {key} has shape {ids.shape}: it needs token ids, (Lp,)")
-    low, high = int(ids.min()), int(ids.max())
-    if low < 0 or high >= vocab_size:
-        raise ValueError(
-            f"prompt {key} has token ids from {low} to {high}, but the vocabulary has {vocab_size}"
-        )
-    if len(ids) >= positions:
-        raise ValueError(
-            f"prompt {key} has {len(ids)} tokens, but the model has {positions} positions (its "
-            "table or its attention window): lower context.max_prompt_tokens"
-        )
-    return ids, min(params.max_new_tokens, positions - len(ids))
+    vocab_size: int
+    positions: int
+
+    def checked(
+        self, key: int, prompt: IntArray, params: SamplingParams, pending: Container[int]
+    ) -> tuple[IntArray, int]:
+        """A prompt's ids, and the new tokens that it may get: as many as the positions leave.
+
+        Raises:
+            ValueError: the key is pending, no token ids, or some outside the vocabulary, or no room
+                for a reply.
+        """
+        if key in pending:
+            raise ValueError(f"request {key} is pending already: give each request its own key")
+        vocab_size = self.vocab_size
+        outside = [token for token in params.stop_token_ids if not 0 <= token < vocab_size]
+        if outside:
+            raise ValueError(f"stop token ids {outside} lie outside the vocabulary of {vocab_size}")
+        ids = np.ascontiguousarray(prompt, dtype=np.int32)
+        if ids.ndim != 1 or len(ids) == 0:
+            raise ValueError(f"prompt {key} has shape {ids.shape}: it needs token ids, (Lp,)")
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= vocab_size:
+            raise ValueError(
+                f"prompt {key} has token ids from {low} to {high}, but the vocabulary has "
+                f"{vocab_size}"
+            )
+        if len(ids) >= self.positions:
+            raise ValueError(
+                f"prompt {key} has {len(ids)} tokens, but the model has {self.positions} positions "
+                "(its table or its attention window): lower context.max_prompt_tokens"
+            )
+        return ids, min(params.max_new_tokens, self.positions - len(ids))

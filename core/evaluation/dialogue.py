@@ -25,22 +25,19 @@ from inspect_ai.tool import ToolInfo, ToolParams
 
 from echoscope.diagnostics.measure.outcomes import COST, INPUT_TOKENS, OUTPUT_TOKENS
 from echoscope.envs.base import Observation
-from echoscope.envs.pool import Slot
 from echoscope.envs.turns.turn import TurnResult
 from echoscope.store.records import (
     FinishReason,
     Split,
     StopReason,
     Trajectory,
-    Turn,
     prompt_key,
 )
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN, parse_response
 from echoscope.text.tool_calls import CALL_CLOSE, CALL_OPEN, spell_call
 
-from ..config.context import ContextConfig
-from ..rollout.context import turn_messages
-from ..rollout.episode import trajectory_of, turn_of
+from ..rollout.context import opening_of, turn_messages
+from ..rollout.episode import PlayedEpisode
 
 Generate = Callable[[list[ChatMessage], list[ToolInfo], int], Awaitable[ModelOutput]]
 """Asks the model with the messages and the tools, for the turn of this number."""
@@ -56,21 +53,15 @@ _FINISH: Mapping[str, FinishReason] = {
 }
 
 
-@dataclass(kw_only=True)
-class PlayedDialogue:
-    """One episode while it goes on."""
+@dataclass(kw_only=True, eq=False)
+class PlayedDialogue(PlayedEpisode):
+    """One that is played in messages."""
 
-    slot: Slot
-    context: ContextConfig
     messages: list[ChatMessage] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
-    observation: Observation = field(init=False)
-    success: bool | None = None
     began: float = field(default_factory=time.perf_counter)
     first_text: str = ""
 
     def __post_init__(self) -> None:
-        self.observation = self.slot.observation
         self._shown = partial(
             turn_messages,
             self.context,
@@ -112,35 +103,28 @@ class PlayedDialogue:
 
     def ended(self, reason: StopReason, *, step: int, split: Split) -> Trajectory:
         """The record of what has been played, as an episode that ended for this reason."""
-        return trajectory_of(
-            self.slot,
-            self.turns,
-            self.observation,
-            key=prompt_key(self.first_text),
+        return self.as_trajectory(
+            reason,
+            prompt_key=prompt_key(self.first_text),
             step=step,
             split=split,
-            stop_reason=reason,
             is_success=None if reason.is_failure else bool(self.success),
             duration_s=time.perf_counter() - self.began,
         )
 
     def _open(self) -> None:
         """The first messages: the system's, those that the world opens with, and the question."""
-        opening = list(self.observation.messages)
-        system = self.context.system
-        if opening and opening[0].role == "system":
-            system = opening.pop(0).content
+        system, earlier, question = opening_of(self.context, self.observation)
         if system:
             self.messages.append(ChatMessageSystem(content=system))
         head = ""
         if self.context.instructions and self.slot.instructions:
             head = f"{self.slot.instructions}\n\n"
-        for message in opening[:-1]:
+        for message in earlier:
             kind = ChatMessageUser if message.role == "user" else ChatMessageAssistant
             self.messages.append(kind(content=head + message.content))
             head = ""
-        content = opening[-1].content if opening else self.observation.text
-        self.messages.append(ChatMessageUser(content=head + self._user_text(content, None)))
+        self.messages.append(ChatMessageUser(content=head + self._user_text(question, None)))
         self.first_text = "\n".join(message.text for message in self.messages)
 
     def _user_text(self, content: str, last_reward: float | None) -> str:
@@ -159,9 +143,7 @@ class PlayedDialogue:
         )
         result = await step_world(parsed.actions, parsed.is_well_formed)
         self.turns.append(
-            turn_of(
-                len(self.turns),
-                self.observation,
+            self.next_turn(
                 text,
                 parsed,
                 result,

@@ -257,7 +257,8 @@ async def _play(
     from ..rollout.episode import sampling_seed
     from .dialogue import PlayedDialogue
 
-    model, dialogue = get_model(), PlayedDialogue(slot=slot, context=context)
+    model = get_model()
+    dialogue = PlayedDialogue(slot=slot, context=context, observation=slot.observation)
 
     async def ask(messages: list[ChatMessage], tools: list[ToolInfo], turn: int) -> ModelOutput:
         state.messages = messages

@@ -107,7 +107,9 @@ class ProviderPlayer:
     async def _episode(self, part: TaskBatch, index: int, leader: Leader) -> None:
         pool = part.pool
         slot = await asyncio.to_thread(pool.start, index, leader)
-        dialogue = PlayedDialogue(slot=slot, context=self._config.context)
+        dialogue = PlayedDialogue(
+            slot=slot, context=self._config.context, observation=slot.observation
+        )
 
         async def generate(
             messages: list[ChatMessage], tools: list[ToolInfo], turn: int

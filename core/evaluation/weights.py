@@ -15,7 +15,7 @@ from ..engines.build import build_engine, check_engine
 from ..pretrained.policy_assets import resolve_model
 from ..rollout.chat import check_vocabulary, load_chat
 from ..rollout.context import check_reasoning
-from ..rollout.rollout import Collection, Pace
+from ..rollout.rollout import Collection
 from ..rollout.shaping import resolve as resolve_shaping
 from ..rollout.stop_strings import Stopping
 from .players import IN_FLIGHT, Spent, TaskBatch
@@ -40,11 +40,11 @@ class WeightsPlayer:
         check_reasoning(self._chat, config.context)
         self._stopping = Stopping(self._chat, config.sampling)
         self._shaping = resolve_shaping(config.reward.shaping)
-        self._collection = config.collection
+        self._pace = config.collection
         if is_budgeted:  # few are under way when the limit is reached
             most = config.collection.max_in_flight or IN_FLIGHT
             update = {"mode": "async", "max_in_flight": most}
-            self._collection = config.collection.model_copy(update=update)
+            self._pace = config.collection.model_copy(update=update)
         self.spent = Spent()
         self._engine = build_engine(config, policy)
         try:
@@ -55,7 +55,7 @@ class WeightsPlayer:
 
     def play(self, part: TaskBatch) -> None:
         """See `Player`."""
-        config, pool = self._config, part.pool
+        config = self._config
 
         def finished(ended: Sequence[Trajectory]) -> None:
             self.spent.add(0, sum(t.num_sampled_tokens for t in ended), None)
@@ -63,7 +63,7 @@ class WeightsPlayer:
 
         try:
             Collection(
-                pool=pool,
+                pool=part.pool,
                 engine=self._engine,
                 chat=self._chat,
                 context=config.context,
@@ -75,7 +75,7 @@ class WeightsPlayer:
                 should_abort=part.should_abort,
                 shaping=self._shaping,
                 stopping=self._stopping,
-                pace=Pace.of(self._collection, pool.num_groups * pool.group_size),
+                pace=self._pace,
                 played=part.played,
                 may_begin=part.may_begin,
                 seed_step=0,

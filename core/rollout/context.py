@@ -82,8 +82,8 @@ class Conversation:
         )
         self._tools = ToolChat(chat, tools, config.tool_format) if tools else None
         self._instructions = f"{instructions}\n\n" if config.instructions and instructions else ""
-        # Encoded apart from the first observation, so that a window can keep it for a later one.
-        self._head = self._opening(config.system) + chat.encode(self._instructions)
+        self._head: list[int] = []
+        """What opens every prompt, encoded apart: a window keeps it for a later observation."""
         self._users: list[_UserTurn] = []
         self._responses: list[IntArray] = []
         self._first_kept = 0
@@ -134,22 +134,16 @@ class Conversation:
         span = token_span(parsed.reasoning_chars, ends)
         return ResponseReading(text=text, parsed=parsed, reasoning_span=span)
 
-    def _opening(self, system: str) -> list[int]:
-        tools = self._tools
-        return self._chat.opening(system) if tools is None else tools.opening(system)
-
     def _first(self, observation: Observation) -> _UserTurn:
         """The first user turn. Messages before it join the head, which every window keeps."""
-        messages = list(observation.messages)
-        system = self._config.system
-        if messages and messages[0].role == "system":
-            system = messages.pop(0).content
-            self._head = self._opening(system) + self._chat.encode(self._instructions)
-        for asked, reply in zip(messages[:-1:2], messages[1::2], strict=True):
+        system, earlier, question = opening_of(self._config, observation)
+        self._head = (self._tools or self._chat).opening(system)
+        self._head += self._chat.encode(self._instructions)
+        for asked, reply in zip(earlier[::2], earlier[1::2], strict=True):
             response = self._chat.encode_response(reply.content).tolist()
             self._head += self._chat.encode(asked.content) + self._chat.history_to_assistant
             self._head += [*response, *self._chat.to_user(response)]
-        return self._plain(messages[-1].content if messages else observation.text, None)
+        return self._plain(question, None)
 
     def _plain(self, observation: str, last_reward: float | None) -> _UserTurn:
         [message] = self._shown(Observation(text=observation), last_reward)
@@ -193,6 +187,16 @@ def check_reasoning(chat: ChatFormat, config: ContextConfig) -> None:
             "the chat template ends every prompt with </think>, so a reply holds no reasoning: set "
             "context.reasoning=false, or change context.template_args"
         )
+
+
+def opening_of(
+    config: ContextConfig, observation: Observation
+) -> tuple[str, Sequence[Message], str]:
+    """How an episode begins: the system's words, what was said before, and the question."""
+    messages, system = list(observation.messages), config.system
+    if messages and messages[0].role == "system":
+        system = messages.pop(0).content
+    return system, messages[:-1], messages[-1].content if messages else observation.text
 
 
 def turn_messages(

@@ -34,18 +34,7 @@ from ..config.settings import SamplingConfig
 from ..engines.base import Engine, Sample, SamplingParams
 from .chat import ChatFormat
 from .context import ResponseReading
-from .episode import (
-    LiveEpisode,
-    SamplingSettings,
-    TurnShaping,
-    advance,
-    begin,
-    budget,
-    sampling_seed,
-    stop,
-    trajectory_of,
-    turn_of,
-)
+from .episode import LiveEpisode, SamplingSettings, TurnShaping, sampling_seed
 from .stop_strings import Stopping
 
 POLL_S = 0.05
@@ -86,37 +75,6 @@ class Waiting:
             "collection/num_requests_mean": self.request_seconds / total,
             "collection/num_env_calls_mean": self.call_seconds / total,
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How episodes wait for each other."""
-
-    in_lockstep: bool = True
-    """All sample together, and then all their worlds answer."""
-    max_in_flight: int | None = None
-    """Episodes that go on at the same time; whole groups begin. None for all."""
-    num_threads: int = 16
-    """Calls of environments that run at the same time; in lock-step of those that ask for it."""
-    waiting: Waiting = field(default_factory=Waiting)
-    """Is told who waited for whom."""
-
-    @classmethod
-    def of(
-        cls, collection: CollectionConfig, num_episodes: int, waiting: Waiting | None = None
-    ) -> Pace:
-        """What the settings say of so many episodes."""
-        if collection.mode == "lockstep":
-            return LOCKSTEP
-        return cls(
-            in_lockstep=False,
-            max_in_flight=collection.in_flight(num_episodes),
-            num_threads=collection.num_threads(num_episodes),
-            waiting=waiting or Waiting(),
-        )
-
-
-LOCKSTEP = Pace()
 
 
 class _WorldCalls:
@@ -192,7 +150,10 @@ class Collection:
     """What ends a reply; the model's own stop tokens if None."""
     draw_round: int = 0
     """How often the step has been played with other tasks before."""
-    pace: Pace = LOCKSTEP
+    pace: CollectionConfig = field(default_factory=CollectionConfig)
+    """How episodes wait for each other."""
+    waiting: Waiting = field(default_factory=Waiting)
+    """Is told who waited for whom, but in lock-step."""
     played: frozenset[int] = frozenset()
     """Slots whose episodes have been played before, and are not played again."""
     may_begin: Callable[[], bool] = lambda: True
@@ -213,9 +174,11 @@ class Collection:
             watch=stopping.watch,
         )
         self._first_group = self.pool.check_step(self.step, self.draw_round)
-        self._calls = _WorldCalls(self.pace.num_threads, threaded=not self.pace.in_lockstep)
         self._begun = time.perf_counter()
         self._size = self.pool.num_groups * self.pool.group_size
+        self._in_lockstep = self.pace.mode == "lockstep"
+        num_threads = self.pace.num_threads(self._size)
+        self._calls = _WorldCalls(num_threads, threaded=not self._in_lockstep)
         self._num_begun = 0
         """Episodes of the groups that have begun, but for those played before."""
         self._to_begin = deque(
@@ -239,7 +202,7 @@ class Collection:
                 if self.should_abort():
                     self._abort()
                     break
-                if self.pace.in_lockstep:
+                if self._in_lockstep:
                     self._go_on_together()
                 else:
                     self._go_on_apart()
@@ -282,7 +245,7 @@ class Collection:
             wait_s = _ENGINE_WAIT_S if self._calls.num_pending else POLL_S
             for key, sample in self.engine.advance(max_wait_s=wait_s):
                 self._sampled(self._episodes[key], sample)
-        self.pace.waiting.note(time.perf_counter() - before, num_requests, num_calls)
+        self.waiting.note(time.perf_counter() - before, num_requests, num_calls)
 
     def _submit_ready(self) -> None:
         while self._ready:
@@ -290,7 +253,7 @@ class Collection:
             self.engine.submit(
                 episode.slot.index,
                 episode.prompt.tokens,
-                replace(self._params, max_new_tokens=budget(episode, self.context)),
+                replace(self._params, max_new_tokens=episode.budget),
                 seed=sampling_seed(
                     self.seed,
                     self.split,
@@ -304,7 +267,7 @@ class Collection:
 
     def _begin_groups(self) -> None:
         size = self.pool.group_size
-        room = self.pace.max_in_flight or self._size
+        room = self.pace.in_flight(self._size)
         while self._to_begin and self._num_in_flight + size <= max(room, size):
             if not self.may_begin():
                 self._to_begin.clear()
@@ -337,7 +300,7 @@ class Collection:
         group = self._groups[slot.index // self.pool.group_size]
         group.append(slot)
         self.pool.check_group(sorted(group, key=lambda each: each.index))
-        episode = begin(slot, self.chat, self.context)
+        episode = LiveEpisode.begin(slot, self.chat, self.context)
         self._episodes[slot.index] = episode
         if len(self._episodes) + len(self.played) == self._size:
             slots = [episode.slot for _, episode in sorted(self._episodes.items())]
@@ -370,9 +333,7 @@ class Collection:
         Args:
             result: None for an aborted response.
         """
-        turn = turn_of(
-            len(episode.turns),
-            episode.observation,
+        turn = episode.next_turn(
             reading.text,
             reading.parsed,
             result,
@@ -391,9 +352,9 @@ class Collection:
         episode.turns.append(turn)
         episode.num_sampled_tokens += len(sample.tokens)
         if result is None:
-            stop(episode, StopReason.ABORTED)
+            episode.stop(StopReason.ABORTED)
         else:
-            advance(episode, result, self.context)
+            episode.advance(result)
         self._go_on(episode)
 
     def _go_on(self, episode: LiveEpisode) -> None:
@@ -401,14 +362,11 @@ class Collection:
         if reason is None:
             self._ready.append(episode)
             return
-        ended = trajectory_of(
-            episode.slot,
-            episode.turns,
-            episode.observation,
-            key=prompt_key(episode.first_prompt.tokens),
+        ended = episode.as_trajectory(
+            reason,
+            prompt_key=prompt_key(episode.first_prompt.tokens),
             step=self.step,
             split=self.split,
-            stop_reason=reason,
             is_success=episode.success,
             duration_s=time.perf_counter() - self._begun,
         )
@@ -419,7 +377,7 @@ class Collection:
         """End what still goes on."""
         for index, episode in sorted(self._episodes.items()):
             if index not in self._finished:
-                stop(episode, StopReason.ABORTED)
+                episode.stop(StopReason.ABORTED)
                 self._go_on(episode)
 
     def _tell(self) -> None:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.envs.pool import EnvPool
-from echoscope.envs.reserving import TaskVariety, few_tasks
+from echoscope.envs.reserving import TaskVariety
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.turn import TurnEnv
 from echoscope.envs.workers.bounded import ThreadTurns
@@ -26,7 +26,7 @@ from ..config.settings import RunConfig, SamplingConfig
 from ..engines.base import Engine, SamplingParams
 from .chat import ChatFormat
 from .episode import SamplingSettings
-from .rollout import Collection, Pace, Waiting
+from .rollout import Collection, Waiting
 from .shaping import apply, resolve
 from .stop_strings import Stopping
 
@@ -167,7 +167,8 @@ class EnvSource:
             shaping=self._shaping,
             stopping=self._stopping,
             draw_round=draw_round,
-            pace=Pace.of(config.collection, self._num_episodes, self._waiting),
+            pace=config.collection,
+            waiting=self._waiting,
         ).run()
         if self.should_abort():
             self.engine.release_memory()
@@ -194,29 +195,6 @@ class EnvSource:
         self.pool.close()
         if self.processes is not None:
             self.processes.close()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """Where the rollouts of each split come from."""
-
-    train: RolloutSource
-    eval: RolloutSource | None
-    probe: RolloutSource
-
-    def close(self) -> None:
-        for source in (self.train, self.eval, self.probe):
-            if source is not None:
-                source.close()
-
-
-def unreserved(training: RolloutSource, evaluation: RolloutSource | None) -> str:
-    """One line about environments where evaluation has no tasks of its own; empty if all have.
-
-    Stored trajectories speak for themselves, and without an evaluation there is nothing to say.
-    """
-    trained = training.varieties() if evaluation is not None else []
-    return few_tasks([*trained, *evaluation.varieties()]) if evaluation and trained else ""
 
 
 class LazySource(RolloutSource):

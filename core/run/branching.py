@@ -90,9 +90,9 @@ def plan_branch(
         SteeringError: the reason or the name of who asks is too long.
     """
     run = open_run(parent)
-    checkpoint_step, choice = _checkpoint(run, parent, checkpoint)
-    owner = open_run(checkpoint_step.parent.parent).run_id
-    state = read_state(checkpoint_step)
+    folder, choice = _checkpoint(run, parent, checkpoint)
+    owner = open_run(folder.parent.parent).run_id
+    state = read_state(folder)
     before = state.config
     after = override(before, [*([] if name is None else [f"name={name}"]), *overrides])
     check_texts(reason, issued_by)
@@ -129,7 +129,7 @@ def plan_branch(
     )
     return Branch(
         parent_run_id=owner,
-        checkpoint=checkpoint_step,
+        checkpoint=folder,
         choice=choice,
         step=state.step,
         config=after.model_copy(update={"branched_from": origin}),

@@ -22,6 +22,7 @@ from echoscope.store.writer import RunWriter
 
 from ..config.loading import ConfigError
 from ..config.settings import RunConfig
+from ..engines.base import Engine
 from ..engines.build import build_engine, check_engine
 from ..memory import DeviceKind, MemoryEstimate, check_memory, fitting_microbatch, free_bytes
 from ..optim import Optimizer
@@ -30,14 +31,13 @@ from ..plugins.observing import user_observers
 from ..policy import Policy, build_policy, resolve_device
 from ..pretrained.policy_assets import check_weights, positions_of, resolve_model
 from ..rollout.ahead import AheadSource, SharedEngine
-from ..rollout.chat import check_vocabulary, load_chat
+from ..rollout.chat import ChatFormat, check_vocabulary, load_chat
 from ..rollout.context import check_reasoning
 from ..rollout.shaping import resolve as resolve_shaping
 from ..rollout.sources import (
     EnvSource,
     LazySource,
     RolloutSource,
-    Sources,
     StoredSource,
     probe_groups,
     processes_for,
@@ -48,12 +48,13 @@ from ..update.learners.alone import Learner
 from ..update.learners.launched import launched_size
 from ..update.learners.processes import check_ranks, start_ranks
 from ..update.learners.ranked import RankedLearner
-from .checkpoint import Checkpoints
 from .control import Control
 from .guard import Guard
+from .keeping import Checkpoints
 from .monitoring import MonitorObserver
 from .observers import StepObserver, TrainEvents
-from .train import Model, Trainer
+from .step import RunClock, StepLog
+from .train import Model, Sources, Trainer
 
 
 @dataclass(slots=True)
@@ -146,78 +147,90 @@ class Builder:
         )
         with ExitStack() as failing:
             failing.callback(engine.close)  # it may be a process of its own
-            processes = processes_for(config.collection, events.message)
-            shared = SharedEngine(engine) if config.collection.max_staleness else None
-
-            settle = shared.settle if shared is not None else lambda: None
-            played = {
-                Split.TRAIN: (config.envs.train, config.envs.group_size),
-                Split.EVAL: (config.envs.eval, config.envs.eval_group_size),
-                Split.PROBE: (probe_groups(config), 1),
-            }
-
-            def source(split: Split) -> RolloutSource:
-                is_cancelled = threading.Event()
-                plays_ahead = shared is not None and split is Split.TRAIN
-                groups, group_size = played[split]
-                inner = EnvSource(
-                    EnvPool(
-                        groups,
-                        group_size=group_size,
-                        seed=config.seed,
-                        split=split,
-                        make_turns=turns_maker(config.collection, processes),
-                    ),
-                    engine,
-                    chat,
-                    config,
-                    split,
-                    # What is played ahead is written with its step, not before.
-                    on_finished=(lambda ended: None) if plays_ahead else writer.add_trajectories,
-                    should_abort=lambda: is_cancelled.is_set() or control.should_abort(),
-                    on_progress=lambda done, of: events.progress(done, of, "episodes"),
-                    # They serve all splits; the run ends with the episodes of training.
-                    processes=processes if split is Split.TRAIN else None,
-                    # The others wait for what is played ahead, and for the present weights.
-                    before_play=settle if split is not Split.TRAIN else lambda: None,
-                )
-                if shared is None or split is not Split.TRAIN:
-                    return inner
-                return AheadSource(inner=inner, shared=shared, is_cancelled=is_cancelled)
-
-            trainer = Trainer(
-                config=config,
+            sources = self._sources(engine, chat, writer, control)
+            clock = RunClock(machine=Machine(self.run_path))
+            checkpoints = Checkpoints(writer, events.message)
+            guard = Guard(
+                run_path=writer.path, run_id=writer.run_id, say=events.message, observers=observers
+            )
+            mirror = Mirror(
+                config.sinks,
                 run_path=self.run_path,
-                writer=writer,
-                model=model,
-                engine=shared or engine,
-                sources=Sources(
-                    train=source(Split.TRAIN)
-                    if config.from_run is None
-                    else StoredSource(Path(config.from_run), config),
-                    eval=source(Split.EVAL) if config.envs.eval else None,
-                    probe=LazySource(lambda: source(Split.PROBE)),
-                ),
-                control=control,
-                events=events,
-                checkpoints=Checkpoints(self.run_path, writer, events.message),
-                guard=Guard(
-                    run_path=writer.path,
-                    run_id=writer.run_id,
-                    say=events.message,
-                    observers=observers,
-                ),
-                machine=Machine(self.run_path),
-                observers=observers,
-                mirror=Mirror(
-                    config.sinks,
-                    run_path=self.run_path,
-                    run_config=config.model_dump(mode="json"),
-                    on_message=events.message,
-                ),
+                run_config=config.model_dump(mode="json"),
+                on_message=events.message,
             )
             failing.pop_all()
-        return trainer
+        return Trainer(
+            config=config,
+            model=model,
+            sources=sources,
+            control=control,
+            events=events,
+            observers=observers,
+            checkpoints=checkpoints,
+            log=StepLog(
+                writer=writer,
+                observers=observers,
+                events=events,
+                mirror=mirror,
+                guard=guard,
+                checkpoints=checkpoints,
+                clock=clock,
+            ),
+            clock=clock,
+        )
+
+    def _sources(
+        self, engine: Engine, chat: ChatFormat, writer: RunWriter, control: Control
+    ) -> Sources:
+        config, events = self.config, self.events
+        processes = processes_for(config.collection, events.message)
+        shared = SharedEngine(engine) if config.collection.max_staleness else None
+        played = {
+            Split.TRAIN: (config.envs.train, config.envs.group_size),
+            Split.EVAL: (config.envs.eval, config.envs.eval_group_size),
+            Split.PROBE: (probe_groups(config), 1),
+        }
+
+        def source(split: Split) -> RolloutSource:
+            is_cancelled = threading.Event()
+            is_train = split is Split.TRAIN
+            groups, group_size = played[split]
+            inner = EnvSource(
+                EnvPool(
+                    groups,
+                    group_size=group_size,
+                    seed=config.seed,
+                    split=split,
+                    make_turns=turns_maker(config.collection, processes),
+                ),
+                engine,
+                chat,
+                config,
+                split,
+                # What is played ahead is written with its step, not before.
+                on_finished=(lambda ended: None)
+                if shared and is_train
+                else writer.add_trajectories,
+                should_abort=lambda: is_cancelled.is_set() or control.should_abort(),
+                on_progress=lambda done, of: events.progress(done, of, "episodes"),
+                # They serve all splits; the run ends with the episodes of training.
+                processes=processes if is_train else None,
+                # The others wait for what is played ahead, and for the present weights.
+                before_play=shared.settle if shared and not is_train else lambda: None,
+            )
+            if shared is None or not is_train:
+                return inner
+            return AheadSource(inner=inner, shared=shared, is_cancelled=is_cancelled)
+
+        return Sources(
+            engine=shared or engine,
+            train=source(Split.TRAIN)
+            if config.from_run is None
+            else StoredSource(Path(config.from_run), config),
+            eval=source(Split.EVAL) if config.envs.eval else None,
+            probe=LazySource(lambda: source(Split.PROBE)),
+        )
 
     def _notifier(self, run_id: str) -> Notifier:
         return Notifier(self.config.diagnostics.notify, run=run_id, on_message=self.events.message)

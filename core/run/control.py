@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from echoscope.store.records import ALARM_AUTHOR, Command, CommandAck, CommandAction, CommandOutcome
+from echoscope.store.records import (
+    ALARM_AUTHOR,
+    Command,
+    CommandAck,
+    CommandAction,
+    CommandOutcome,
+    SettingsRecord,
+)
 from echoscope.store.steer.commands import Mailbox, new_command
 from echoscope.store.steer.settings import overridden
 from echoscope.store.steer.steering import NO_CHANGE
@@ -92,6 +99,10 @@ class Control:
         self._why_no_rewind: Callable[[Command], str] = lambda command: ""
         self.paused_by = ""
         """Who paused the run; empty while it goes on."""
+        self.evaluates_next = False
+        """A command asked for an evaluation with the next step."""
+        self._told_settings: Mapping[str, Any] | None = None
+        """The live settings that this attempt has written down."""
 
     @property
     def is_paused(self) -> bool:
@@ -140,14 +151,15 @@ class Control:
         step: int,
         config: RunConfig,
         *,
-        on_acks: Callable[[Sequence[CommandAck], Sequence[Command], RunConfig], None],
+        on_acks: Callable[[Sequence[CommandAck], Sequence[Command], SettingsRecord | None], None],
         on_pause: Callable[[str], None],
         why_no_rewind: Callable[[Command], str] = lambda command: "",
     ) -> Wishes:
         """Apply everything that waits, before step `step`; while paused, stay here.
 
         Acknowledgements go to `on_acks` at once, with the settings that they leave, so that whoever
-        steers sees them take effect. `on_pause` is told who paused the run,
+        steers sees them take effect; so do settings that nobody has to be answered for, those that
+        an attempt begins with or applies again. `on_pause` is told who paused the run,
         once it stays here.
         Returns early from a pause when something is asked for that can be done while paused.
         """
@@ -161,8 +173,9 @@ class Control:
         while True:
             self.poll()
             acks, commands = self._apply_waiting(step, wishes)
-            if acks:
-                on_acks(acks, commands, wishes.config)
+            settings = self._new_settings(step, wishes.config)
+            if acks or settings is not None:
+                on_acks(acks, commands, settings)
             may_wait = wishes.asked <= {CommandAction.EVALUATE} and not wishes.paused_by_alarm
             if not (self.is_paused and may_wait):
                 return wishes
@@ -170,6 +183,14 @@ class Control:
                 told = self.paused_by
                 on_pause(told)
             time.sleep(POLL_S)
+
+    def _new_settings(self, step: int, config: RunConfig) -> SettingsRecord | None:
+        """The live settings from a step on; None where the journal has them already."""
+        values = live_values(config)
+        if values == self._told_settings:
+            return None
+        self._told_settings = values
+        return SettingsRecord(step=step, values=values)
 
     def refuse_waiting(self, step: int, why: str) -> tuple[list[CommandAck], list[Command]]:
         """Answers to what arrived too late, so that nobody waits for them."""
@@ -229,6 +250,7 @@ class Control:
             self.paused_by = ""
         else:
             wishes.asked.add(action)
+            self.evaluates_next |= action is CommandAction.EVALUATE
             detail = _DETAILS[action]
         return CommandOutcome.APPLIED, detail
 

@@ -30,7 +30,13 @@ from echoscope.store.log.layout import shown_path
 from echoscope.store.reader import open_run
 from echoscope.store.records import ALARM_AUTHOR, Alarm, AlarmSeverity, Command, CommandAction
 from echoscope.store.steer.commands import new_command
-from echoscope.store.steer.rewinds import GUARD, Rewind, checkpoints_before, rewind_settings
+from echoscope.store.steer.rewinds import (
+    GUARD,
+    Rewind,
+    asked_rewind,
+    checkpoints_before,
+    rewind_settings,
+)
 from echoscope.store.steer.settings import live_settings
 from echoscope.store.steer.steering import MAX_REASON, override_words
 from echoscope.text.amounts import percent
@@ -259,6 +265,17 @@ def _changes_nothing(folder: Path, settings: Mapping[str, Any], now: Mapping[str
     except ConfigError:
         return True
     return is_same and all(now.get(key, value) == value for key, value in settings.items())
+
+
+def paused_text(run_path: Path, step: int, alarm: str) -> str:
+    """What a person is told when an alarm has paused the run after a step, and may do."""
+    ctl = f"echoscope ctl {shown_path(run_path)}"
+    asks = asked_rewind(open_run(run_path)) is not None
+    return (
+        f"{alarm} paused the run after step {step}, with a checkpoint; "
+        f"{f'`{ctl} rewind` treats it, ' * asks}`{ctl} resume` goes on{' without' * asks}, "
+        f"`{ctl} stop` ends it"
+    )
 
 
 def why_no_rewind(run_path: Path, command: Command) -> str:

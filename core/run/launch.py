@@ -181,9 +181,8 @@ def train(trainer: Trainer, *, is_new: bool) -> str:
         for observer in trainer.observers:
             observer.close(status)
         trainer.sources.close()
-        trainer.engine.close()
         trainer.model.learner.close()
-        trainer.mirror.close(status)
+        trainer.log.mirror.close(status)
 
 
 def created(

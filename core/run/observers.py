@@ -59,8 +59,8 @@ class StepObservation:
     """With all live changes so far."""
     rollouts: RolloutBatch
     selection: Selection
-    batch: TokenBatch | None
-    """Rows of the kept trajectories; None if nothing trains."""
+    batch: TokenBatch
+    """Rows of the kept trajectories; none if nothing trains."""
     rollout_s: float = math.nan
     """Seconds that the rollouts took."""
     trained_s: float = math.nan

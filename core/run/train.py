@@ -5,40 +5,16 @@ commands -> collect -> select -> pack -> annotate -> advantages -> observe -> up
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-from echoscope.diagnostics.measure.machine import Machine
 from echoscope.diagnostics.selection.filter import select_groups
-from echoscope.diagnostics.sinks.mirror import Mirror
-from echoscope.store.checkpoints import evaluation_success
-from echoscope.store.errors import StoreError
-from echoscope.store.log.layout import shown_path
-from echoscope.store.reader import open_run
-from echoscope.store.records import (
-    REQUESTED,
-    AlarmState,
-    Command,
-    CommandAction,
-    DiagnosticRecord,
-    RolloutBatch,
-    SettingsRecord,
-    Split,
-    StepMetrics,
-    Trajectory,
-    TrajectoryOutcome,
-)
-from echoscope.store.steer.commands import post
-from echoscope.store.steer.rewinds import asked_rewind
-from echoscope.store.writer import RunWriter
+from echoscope.envs.reserving import few_tasks
+from echoscope.store.records import REQUESTED, CommandAction, RolloutBatch, Split, StepMetrics
 from echoscope.text.user_code import UserCodeError
 
-from ..config.loading import live_values
 from ..config.settings import RunConfig
 from ..engines.base import Engine, EngineError
 from ..policy import Policy
@@ -46,16 +22,17 @@ from ..rollout.ahead import SharedEngine
 from ..rollout.chat import ChatFormat
 from ..rollout.curriculum import with_groups
 from ..rollout.evaluate import evaluation_metrics
-from ..rollout.sources import RolloutSource, Sources, StepDroppedError, unreserved
+from ..rollout.sources import RolloutSource, StepDroppedError
 from ..update.assemble import pack_kept, with_advantages
+from ..update.batch import TokenBatch
 from ..update.learners.alone import Learner
-from ..update.update import updates_per_step
-from .checkpoint import CheckpointError, Checkpoints, Progress, TrainState
+from ..update.update import UpdateResult, updates_per_step
+from .checkpoint import CheckpointError, Progress, TrainState
 from .control import Control, StepInterruptedError, Wishes
-from .evaluations import Evaluations
-from .guard import Guard, why_no_rewind
-from .observers import Judged, StepObservation, StepObserver, TrainEvents, judge, observe
-from .step import Stopwatch, TrainedStep
+from .guard import paused_text, why_no_rewind
+from .keeping import Checkpoints
+from .observers import StepObservation, StepObserver, TrainEvents, observe
+from .step import RunClock, StepLog, Stopwatch, TrainedStep
 
 MAX_NONFINITE_STEPS = 5
 """Steps in a row with a NaN or infinite gradient after which a run stops."""
@@ -78,36 +55,50 @@ class Model:
         return self.learner.policy
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where the rollouts of each split come from, and the engine that samples them."""
+
+    engine: Engine | SharedEngine
+    train: RolloutSource
+    eval: RolloutSource | None
+    probe: RolloutSource
+
+    def unreserved(self) -> str:
+        """One line about environments where evaluation has no tasks of its own; empty if all have.
+
+        Stored trajectories speak for themselves, and without an evaluation there is nothing to say.
+        """
+        trained = self.train.varieties() if self.eval is not None else []
+        return few_tasks([*trained, *self.eval.varieties()]) if self.eval and trained else ""
+
+    def take_metrics(self) -> dict[str, float]:
+        """What sampling for training has done since the last call of this."""
+        return self.engine.take_metrics() | self.train.take_metrics()
+
+    def close(self) -> None:
+        for source in (self.train, self.eval, self.probe):
+            if source is not None:
+                source.close()
+        self.engine.close()
+
+
 @dataclass(slots=True, kw_only=True)
 class Trainer:
     """One run in this process. Build it with `start` or `resume` of `core.run.launch`."""
 
     config: RunConfig
-    run_path: Path
-    writer: RunWriter
     model: Model
-    engine: Engine | SharedEngine
     sources: Sources
     control: Control
     events: TrainEvents
-    checkpoints: Checkpoints
     observers: Sequence[StepObserver] = ()
-    machine: Machine
-    mirror: Mirror
-    """Copies each step to other tools."""
+    checkpoints: Checkpoints
+    log: StepLog
+    clock: RunClock
     progress: Progress = field(default_factory=Progress)
-    total_s: float = 0.0
-    """Seconds of this process so far, evaluations left out."""
-    diagnostics_s: float = 0.0
-    """... of which it measured and judged."""
-    evaluations: Evaluations = field(default_factory=Evaluations)
-    guard: Guard
-    journaled_settings: Mapping[str, Any] | None = None
-    """The live settings that this attempt has written down."""
     weights_are_of_step: bool = True
     """The weights are those of the last finished step; not while a step moves them."""
-    evaluate_next: bool = False
-    """A command asked for an evaluation with the next step."""
 
     @property
     def step(self) -> int:
@@ -116,7 +107,7 @@ class Trainer:
 
     def begin_at(self, state: TrainState) -> None:
         """Go on from a checkpoint whose weights are in place."""
-        self.engine.sync_weights(self.model.policy)
+        self.sources.engine.sync_weights(self.model.policy)
         self.progress = state.progress
         self.checkpoints.saved_step = state.step
 
@@ -132,7 +123,7 @@ class Trainer:
             if self.config.checkpoint.every or self.config.guard.mode != "off":
                 self._write_checkpoint("start")  # a collapse may come before the next one
         else:
-            self._recall_success()
+            self.checkpoints.recall(up_to=self.step)
         try:
             status = self._until_over()
         except BaseException:
@@ -141,13 +132,13 @@ class Trainer:
             raise
         self.checkpoints.settle(waits=True)
         why = f"the run has {status}" if status == "failed" else f"the run is {status}"
-        self.writer.record_acks(*self.control.refuse_waiting(self.step + 1, why))
+        self.log.writer.record_acks(*self.control.refuse_waiting(self.step + 1, why))
         return status
 
     def _say_unreserved(self) -> None:
         try:
             with self.control.droppable():
-                line = unreserved(self.sources.train, self.sources.eval)
+                line = self.sources.unreserved()
         except StepInterruptedError:
             return  # the command that asked for it is applied at the boundary
         if line:
@@ -201,57 +192,32 @@ class Trainer:
             self.events.message(f"no checkpoint was written: {error}")
 
     def _train_step(self, step: int) -> None:
-        config, watch = with_groups(self.config, self.progress.success_by_tag), Stopwatch()
-        version = self.model.policy.version
-        with self._phase(step, "rollout", watch):
+        config, learner = with_groups(self.config, self.progress.success_by_tag), self.model.learner
+        watch = Stopwatch(partial(self.events.phase, step))
+        with watch("rollout"):
             rollouts = self._collect(self.sources.train, step, config)
-        with self._phase(step, "annotate", watch):
+        with watch("annotate"):
             selection = select_groups(rollouts, config.selection)
             batch, left_out = pack_kept(rollouts, selection, config, self.model.chat)
-            batch, logprobs = self.model.learner.annotate(batch, config)
+            batch, logprobs = learner.annotate(batch, config)
             batch = with_advantages(batch, config, left_out)
-        with self._phase(step, "diagnostics", watch):
-            seen = StepObservation(
-                step=step,
-                config=config,
-                rollouts=rollouts,
-                selection=selection,
-                batch=batch,
-                rollout_s=watch.seconds["time/rollout_s"],
-                trained_s=self.total_s - self.diagnostics_s + watch.total(),
-            )
-            observed = observe(self.observers, seen)
-        with self._phase(step, "update", watch):
-            # Nothing fails after the only update of a step.
-            self.weights_are_of_step = updates_per_step(config) == 1
-            result = self.model.learner.update(batch, config, step)
-            self.weights_are_of_step = False
-            self.engine.sync_weights(self.model.policy)
-        trained = TrainedStep(
-            step=step,
-            config=config,
-            version=version,
-            rollouts=rollouts,
-            selection=selection,
-            batch=batch,
-            observed=observed,
-            result=result,
-            logprobs=result.trainer_logprobs if logprobs is None else logprobs,
+        seen = StepObservation(
+            step=step, config=config, rollouts=rollouts, selection=selection, batch=batch
         )
-        self.progress = trained.after(self.progress)
-        values = trained.metrics(self.progress.success_by_tag)
-        values |= self.engine.take_metrics() | self.sources.train.take_metrics()
-        self._finish_step(trained, values, watch)
-        for sentence in trained.messages(
-            num_nonfinite=self.progress.num_nonfinite, most_tokens=self.model.policy.most_tokens
-        ):
-            self.events.message(sentence)
+        with watch("diagnostics"):
+            observed = observe(self.observers, self.clock.timed(seen, watch))
+        with watch("update"):
+            result = self._update(batch, config, step)
+            self.sources.engine.sync_weights(self.model.policy)
+        done = TrainedStep(seen=seen, observed=observed, result=result, annotated=logprobs)
+        self._finish_step(done, watch)
 
-    @contextmanager
-    def _phase(self, step: int, name: str, watch: Stopwatch) -> Iterator[None]:
-        self.events.phase(step, name)
-        with watch(name):
-            yield
+    def _update(self, batch: TokenBatch, config: RunConfig, step: int) -> UpdateResult:
+        # Nothing fails after the only update of a step.
+        self.weights_are_of_step = updates_per_step(config) == 1
+        result = self.model.learner.update(batch, config, step)
+        self.weights_are_of_step = False
+        return result
 
     def _collect(self, source: RolloutSource, step: int, config: RunConfig) -> RolloutBatch:
         """Play episodes; the weights rest meanwhile, so they may be cut off at any instant.
@@ -265,43 +231,39 @@ class Trainer:
         except StepInterruptedError:
             raise StepDroppedError from None
 
-    def _finish_step(
-        self, trained: TrainedStep, values: dict[str, float], watch: Stopwatch
-    ) -> None:
+    def _finish_step(self, trained: TrainedStep, watch: Stopwatch) -> None:
         """Evaluate and probe if it is time, write the step down, then checkpoint if it is time."""
-        step = trained.step
-        is_last = step >= self.config.steps
-        seconds = watch.total()
-        self.diagnostics_s += watch.seconds["time/diagnostics_s"]
-        self.total_s += seconds
-        durations = watch.seconds | trained.observed.durations_s
-        durations |= {
-            "time/step_s": seconds,
-            "time/diagnostics_frac": self.diagnostics_s / self.total_s,
-            "time/tokens_per_s": values["rollout/num_sampled_tokens"] / seconds,
-        } | self.machine.take_metrics()
+        step, policy = trained.seen.step, self.model.policy
+        self.progress = trained.after(self.progress)
+        values = trained.metrics(self.progress.success_by_tag) | self.sources.take_metrics()
+        num_tokens = values["rollout/num_sampled_tokens"]
+        durations = self.clock.durations(watch, trained.observed, num_tokens)
         metrics = [self._metrics(step, "train", values, durations)]
-        trajectories = trained.rollouts.trajectories
+        trajectories = trained.seen.rollouts.trajectories
         every = self.config.eval.every  # 0 for none, at the end neither
-        is_due = self.evaluate_next or _is_due(step, every) or (is_last and every > 0)
+        is_last = step >= self.config.steps
+        is_due = self.control.evaluates_next or _is_due(step, every) or (is_last and every > 0)
         for split, played, of_split in self._measure(
             step, evaluates=is_due, probes=_is_due(step, self.config.probe.every)
         ):
             metrics.append(of_split)
             trajectories += played.trajectories
-            self.evaluate_next &= split is not Split.EVAL
-        self._commit(metrics, trajectories, trained.outcomes(), trained.observed.diagnostics)
+            self.control.evaluates_next &= split is not Split.EVAL
+        self.log.commit(
+            self.config, metrics, trajectories, trained.outcomes(), trained.observed.diagnostics
+        )
         self.progress, self.weights_are_of_step = replace(self.progress, step=step), True
+        self._tell(metrics)
+        self.checkpoints.unsaved_s += watch.total()
+        if reason := self.checkpoints.due(step, self.config.checkpoint):
+            self._checkpoint(reason)
+        for sentence in trained.messages(self.progress.num_nonfinite, policy.most_tokens):
+            self.events.message(sentence)
+
+    def _tell(self, metrics: Sequence[StepMetrics]) -> None:
         for each in metrics:
             self.events.metrics(each)
-        self.evaluations.note(metrics)
-        self.checkpoints.unsaved_s += watch.total()
-        if _is_due(step, self.config.checkpoint.every):
-            self._checkpoint("schedule")
-        elif 0 < 60 * self.config.checkpoint.minutes <= self.checkpoints.unsaved_s:
-            self._checkpoint("time")
-        elif self.config.checkpoint.best and self.evaluations.is_best:
-            self._checkpoint("best")
+        self.checkpoints.note(metrics)
 
     def _measure(self, step: int, *, evaluates: bool, probes: bool) -> list[_Played]:
         """Play what is wanted of evaluation and probe, unless a command drops it."""
@@ -333,65 +295,16 @@ class Trainer:
         out = self._measure(0, evaluates=config.eval.before, probes=config.probe.every > 0)
         metrics = [of_split for _, _, of_split in out]
         if metrics:
-            self._commit(metrics, [t for _, played, _ in out for t in played.trajectories])
-        self.evaluations.note(metrics)
-        self.evaluations.saved()
-        for each in metrics:
-            self.events.metrics(each)
-
-    def _recall_success(self) -> None:
-        """What an earlier attempt has evaluated, up to the step that this one goes on from."""
-        rates = evaluation_success(open_run(self.run_path))
-        before = {step: rate for step, rate in rates.items() if step <= self.step}
-        self.evaluations = Evaluations.recalled(before, self.checkpoints.steps())
-
-    def _commit(
-        self,
-        metrics: Sequence[StepMetrics],
-        trajectories: Sequence[Trajectory],
-        learned: Sequence[TrajectoryOutcome] = (),
-        diagnostics: Sequence[DiagnosticRecord] = (),
-    ) -> None:
-        """Judge a step and write it down; then post what alarms want done."""
-        started = time.perf_counter()
-        judged = judge(self.observers, metrics, self.config)
-        self.diagnostics_s += time.perf_counter() - started
-        self.writer.commit_step(
-            metrics=metrics,
-            trajectories=trajectories,
-            outcomes=learned,
-            alarms=judged.alarms,
-            diagnostics=diagnostics,
-        )
-        self.mirror.step(
-            metrics, trajectories=trajectories, alarms=judged.alarms, verdict=judged.verdict
-        )
-        for alarm in judged.alarms:
-            is_raised = alarm.state is AlarmState.RAISED
-            self.events.message(f"{alarm.severity}: " * is_raised + alarm.message)
-            advice = self.checkpoints.last_good_words(alarm, self.config.checkpoint.every)
-            if advice:
-                self.events.message(advice)
-        for command in (*judged.commands, *self._guarded(judged)):
-            try:
-                post(self.run_path, command)
-            except StoreError as error:
-                self.events.message(f"cannot {command.action} for {command.issued_by}: {error}")
-
-    def _guarded(self, judged: Judged) -> Sequence[Command]:
-        """What the guard does about an alarm that stays; a stop that a rule ordered comes first."""
-        is_over = any(command.action is CommandAction.STOP for command in judged.commands)
-        if is_over or not judged.critical or self.config.guard.mode == "off":
-            return ()
-        self.writer.flush()  # it reads the run, this step included
-        self.checkpoints.settle(waits=True)
-        return self.guard.commands(judged.critical, self.config)
+            trajectories = [t for _, played, _ in out for t in played.trajectories]
+            self.log.commit(config, metrics, trajectories)
+        self._tell(metrics)
+        self.checkpoints.weights_are_kept()
 
     def _metrics(
         self, step: int, phase: str, values: dict[str, float], durations: dict[str, float]
     ) -> StepMetrics:
         return StepMetrics(
-            run_id=self.writer.run_id,
+            run_id=self.log.writer.run_id,
             step=step,
             phase=phase,
             policy_version=self.model.policy.version,
@@ -405,37 +318,19 @@ class Trainer:
         wishes = self.control.boundary(
             self.step + 1,
             self.config,
-            on_acks=lambda acks, commands, config: self.writer.record_acks(
-                acks, commands, self._new_settings(config)
-            ),
+            on_acks=self.log.writer.record_acks,
             on_pause=lambda who: self.events.phase(self.step, f"paused by {who}"),
-            why_no_rewind=partial(why_no_rewind, self.run_path),
+            why_no_rewind=partial(why_no_rewind, self.log.writer.path),
         )
         self.config = wishes.config
-        # What an attempt begins with, and what it applies again, nobody has to be answered for.
-        self.writer.record_acks((), settings=self._new_settings(wishes.config))
-        self.evaluate_next |= CommandAction.EVALUATE in wishes.asked
         if CommandAction.CHECKPOINT in wishes.asked:
             self._checkpoint(REQUESTED)
         elif wishes.paused_by_alarm:
             self._checkpoint("alarm")
         if wishes.paused_by_alarm:
-            ctl = f"echoscope ctl {shown_path(self.run_path)}"
-            asks = asked_rewind(open_run(self.run_path)) is not None
-            self.events.message(
-                f"{wishes.paused_by_alarm} paused the run after step {self.step}, with a "
-                f"checkpoint; {f'`{ctl} rewind` treats it, ' * asks}`{ctl} resume` goes on"
-                f"{' without' * asks}, `{ctl} stop` ends it"
-            )
+            path = self.log.writer.path
+            self.events.message(paused_text(path, self.step, wishes.paused_by_alarm))
         return wishes
-
-    def _new_settings(self, config: RunConfig) -> SettingsRecord | None:
-        """The live settings from the next step on; None where the journal has them already."""
-        values = live_values(config)
-        if values == self.journaled_settings:
-            return None
-        self.journaled_settings = values
-        return SettingsRecord(step=self.step + 1, values=values)
 
     def _checkpoint(self, reason: str) -> None:
         """Write the state after the last finished step, once that step is acknowledged.
@@ -459,7 +354,6 @@ class Trainer:
             observers={observer.name: observer.state() for observer in self.observers},
         )
         self.checkpoints.save(state, model.learner, model.chat.tokenizer, reason=reason)
-        self.evaluations.saved()
 
 
 def _is_due(step: int, every: int) -> bool:

@@ -29,6 +29,8 @@ class UpdateResult:
     """Metrics of the step's optimizer steps, and what the first forward pass saw."""
 
     metrics: dict[str, float]
+    version: int
+    """Of the weights before them."""
     num_skipped: int
     """Optimizer steps skipped because of a NaN or infinite gradient."""
     trainer_logprobs: Tensor | None
@@ -93,7 +95,7 @@ def update(
     as it was.
     """
     lrs = _learning_rates(config, step)
-    totals, done = MetricTotals(), []
+    totals, done, version = MetricTotals(), [], policy.version
     only_critic = step <= config.critic_warmup_steps
     logprobs = torch.zeros_like(batch.behaviour_logprobs)
     for _ in range(config.optim.epochs if batch.num_rows else 0):
@@ -124,6 +126,7 @@ def update(
         metrics["optim/critic_lr"] = lrs["critic_head"]
     return UpdateResult(
         metrics=metrics,
+        version=version,
         num_skipped=num_skipped,
         trainer_logprobs=logprobs if is_single and batch.num_rows else None,
     )

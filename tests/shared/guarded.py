@@ -46,13 +46,13 @@ def killed(module: Any, name: str, *, after: bool) -> None:
 def guarded(path: Path, instant: str) -> None:
     """`echoscope train`, or `--resume` where there is a run; killed at an instant, "" for never."""
     from echoscope.cli import main
-    from echoscope.core.run import branching, guard, train
-    from echoscope.core.run.checkpoint import Checkpoints
+    from echoscope.core.run import branching, guard, step, train
+    from echoscope.core.run.keeping import Checkpoints
     from echoscope.store.writer import RunWriter
 
     kills: dict[str, Callable[[], None]] = {
         "the treatment is chosen": lambda: killed(guard, "new_command", after=False),
-        "the order lies in the mailbox": lambda: killed(train, "post", after=True),
+        "the order lies in the mailbox": lambda: killed(step, "post", after=True),
         "the order is acknowledged": lambda: killed(train.Trainer, "_checkpoint", after=False),
         "the last checkpoint is written": lambda: killed(Checkpoints, "save", after=True),
         "the run is closed": lambda: killed(branching, "rewind_of", after=True),
@@ -65,7 +65,7 @@ def guarded(path: Path, instant: str) -> None:
         boundary = train.Trainer._checkpoint_before_rewind
 
         def flushed(trainer: Any) -> None:
-            trainer.writer.flush()
+            trainer.log.writer.flush()
             kills[instant]()
             boundary(trainer)
 

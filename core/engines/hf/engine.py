@@ -14,11 +14,11 @@ from echoscope.diagnostics.measure.information.scoring import evaluating
 from echoscope.store.records import IntArray
 
 from ...config.engine import HfEngineConfig
-from ..base import Engine, Sample, SamplingParams, check_idle, checked_prompt
+from ..base import Engine, Sample, SamplingParams, check_idle
 from .continuous import ContinuousBatch, Request
 from .forward import CachedForward
 from .kv_cache import RowCache
-from .model import max_positions, runnable, weights_stamp
+from .model import limits_of, runnable, weights_stamp
 
 
 class HfEngine(Engine):
@@ -74,16 +74,8 @@ class HfEngine(Engine):
         return len(self._pending)
 
     def submit(self, key: int, prompt: IntArray, params: SamplingParams, *, seed: int) -> None:
-        model = self._checked_model()
-        vocab_size = int(model.get_input_embeddings().num_embeddings)
-        ids, limit = checked_prompt(
-            key,
-            prompt,
-            params,
-            pending=self._pending,
-            vocab_size=vocab_size,
-            positions=max_positions(model),
-        )
+        limits = limits_of(self._checked_model())
+        ids, limit = limits.checked(key, prompt, params, self._pending)
         under_way = next(iter(self._pending.values()), None)
         if under_way is not None and not params.draws_like(under_way.params):
             raise ValueError(

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...policy import causal_model
+from ..base import PromptLimits
 
 
 def runnable(model: PreTrainedModel) -> PreTrainedModel:
@@ -49,13 +50,14 @@ def _layer_kinds(model: PreTrainedModel) -> set[str]:
     return {"sliding_attention"} if has_window else {"full_attention"}
 
 
-def max_positions(model: PreTrainedModel) -> int:
-    """Longest row. Up to its window, a sliding layer is one with full attention."""
+def limits_of(model: PreTrainedModel) -> PromptLimits:
+    """What it can be asked. Up to its window, a sliding layer is one with full attention."""
     config = model.config.get_text_config()
     positions = int(config.max_position_embeddings)
     if "sliding_attention" in _layer_kinds(model):
-        return min(positions, int(config.sliding_window))
-    return positions
+        positions = min(positions, int(config.sliding_window))
+    vocab_size = int(model.get_input_embeddings().num_embeddings)
+    return PromptLimits(vocab_size=vocab_size, positions=positions)
 
 
 def weights_stamp(weights: Sequence[Tensor]) -> int:

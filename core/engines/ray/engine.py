@@ -34,10 +34,9 @@ from ..base import (
     Sample,
     SamplingParams,
     check_idle,
-    checked_prompt,
 )
 from ..hf.engine import HfEngine
-from ..hf.model import max_positions, runnable
+from ..hf.model import limits_of, runnable
 from .session import connected, first_sentence
 
 Request = tuple[int, IntArray, SamplingParams, int]
@@ -281,8 +280,7 @@ class RayEngine(Engine):
     def __init__(self, policy: Any, fleet: RayFleet) -> None:
         self._fleet = fleet
         self._ray = fleet.ray
-        self._vocab_size = int(fleet.model.get_input_embeddings().num_embeddings)
-        self._positions = max_positions(fleet.model)
+        self._limits = limits_of(fleet.model)
         self._pending: set[int] = set()
         """Keys that were submitted and not answered."""
         self._unsent: list[Request] = []
@@ -303,14 +301,7 @@ class RayEngine(Engine):
 
     def submit(self, key: int, prompt: IntArray, params: SamplingParams, *, seed: int) -> None:
         self._open_actor()
-        ids, _ = checked_prompt(
-            key,
-            prompt,
-            params,
-            pending=self._pending,
-            vocab_size=self._vocab_size,
-            positions=self._positions,
-        )
+        ids, _ = self._limits.checked(key, prompt, params, self._pending)
         if params.watch is not None:  # made here, in the order of the requests
             params = replace(params, watch=partial(_same, params.watch()))
         self._pending.add(key)

@@ -23,11 +23,11 @@ from ...policy import causal_model
 from ..base import (
     Engine,
     EngineError,
+    PromptLimits,
     ReplyWatch,
     Sample,
     SamplingParams,
     check_idle,
-    checked_prompt,
 )
 from ..vllm.transfer import Transfer, Transfers
 from ..vllm.weights import WeightFiles
@@ -92,8 +92,10 @@ class ServerEngine(Engine):
         most = int(base.config.max_position_embeddings)
         self._config = config
         self._report = report
-        self._positions = most if positions is None else min(positions, most)
-        self._vocab_size = int(base.get_input_embeddings().num_embeddings)
+        self._limits = PromptLimits(
+            vocab_size=int(base.get_input_embeddings().num_embeddings),
+            positions=most if positions is None else min(positions, most),
+        )
         if api_key is None and config.api_key_env is not None:
             api_key = os.environ.get(config.api_key_env)
             if not api_key:
@@ -129,14 +131,7 @@ class ServerEngine(Engine):
 
     def submit(self, key: int, prompt: IntArray, params: SamplingParams, *, seed: int) -> None:
         self._check_open()
-        ids, limit = checked_prompt(
-            key,
-            prompt,
-            params,
-            pending=self._pending,
-            vocab_size=self._vocab_size,
-            positions=self._positions,
-        )
+        ids, limit = self._limits.checked(key, prompt, params, self._pending)
         ask = Ask(
             prompt=ids.tolist(),
             params=params,
@@ -213,15 +208,16 @@ class ServerEngine(Engine):
 
     def _asked(self, ask: Ask) -> Reply:
         answer = self._server.post(PATH, body_of(ask, self._model_name))
-        return checked_reply(reply_of(answer, ask), ask, self._vocab_size)
+        return checked_reply(reply_of(answer, ask), ask, self._limits.vocab_size)
 
     def _num_logprobs(self, params: SamplingParams) -> int:
-        if not (params.records_support and params.truncates(self._vocab_size)):
+        vocab_size = self._limits.vocab_size
+        if not (params.records_support and params.truncates(vocab_size)):
             return 0
         if params.top_k and params.top_k + _TIES <= MAX_SUPPORT:
-            return min(params.top_k + _TIES, self._vocab_size)
-        if self._vocab_size <= MAX_SUPPORT:
-            return self._vocab_size
+            return min(params.top_k + _TIES, vocab_size)
+        if vocab_size <= MAX_SUPPORT:
+            return vocab_size
         raise ConfigError(
             "a server tells which tokens truncation left in only up to "
             f"{MAX_SUPPORT - _TIES}: set sampling.top_k to at most {MAX_SUPPORT - _TIES} beside "
@@ -249,7 +245,7 @@ class ServerEngine(Engine):
     def _support(self, left_in: Sequence[list[int]] | None, size: int) -> Support | None:
         if left_in is None:
             return None
-        places = [[] if len(ids) == self._vocab_size else ids for ids in left_in[:size]]
+        places = [[] if len(ids) == self._limits.vocab_size else ids for ids in left_in[:size]]
         if not any(places):
             return None
         return Support(
@@ -345,10 +341,11 @@ class ServerEngine(Engine):
         except ServerRefusedError as error:
             if name is None or error.status != 404:
                 raise
-        if isinstance(room, int) and room < self._positions:
+        most = self._limits.positions
+        if isinstance(room, int) and room < most:
             raise EngineError(
                 f"{self._server.url} has room for {room} tokens, but a prompt and its reply may "
-                f"have {self._positions}: start vLLM with --max-model-len {self._positions}, or "
+                f"have {most}: start vLLM with --max-model-len {most}, or "
                 "lower context.max_prompt_tokens or context.max_response_tokens"
             )
         if name is None and served_name is None:

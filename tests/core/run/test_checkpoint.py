@@ -23,7 +23,6 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.run import checkpoint as checkpoint_module
 from echoscope.core.run.checkpoint import (
     CheckpointError,
-    Checkpoints,
     TrainState,
     begin_checkpoint,
     list_checkpoints,
@@ -31,6 +30,7 @@ from echoscope.core.run.checkpoint import (
     read_state,
     remove_checkpoints,
 )
+from echoscope.core.run.keeping import Checkpoints
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.core.update.learners import alone as alone_module
@@ -237,9 +237,9 @@ def writer(tmp_path: Path) -> Iterator[RunWriter]:
     writer.close(status="finished")
 
 
-def begun(bench: Bench, writer: RunWriter, run_path: Path, step: int) -> Checkpoints:
+def begun(bench: Bench, writer: RunWriter, step: int) -> Checkpoints:
     """A checkpoint whose files are written."""
-    checkpoints = Checkpoints(run_path, writer, pytest.fail)
+    checkpoints = Checkpoints(writer, pytest.fail)
     state = TrainState(step=step, policy_version=step, config=bench.config)
     checkpoints.save(state, bench.learner, bench.chat.tokenizer, reason="schedule")
     return checkpoints
@@ -260,7 +260,7 @@ def test_a_slow_disk_delays_no_step_and_nobody_sees_a_checkpoint_before_it_is_wh
         plain(folder, **values)
 
     monkeypatch.setattr(checkpoint_module, "write_checkpoint_manifest", slow)
-    checkpoints = begun(bench, writer, run, step=1)
+    checkpoints = begun(bench, writer, step=1)
     checkpoints.settle()  # as each step does: it does not wait
     assert (checkpoints.saved_step, list_checkpoints(run), recorded(run)) == (1, [], [])
     is_written.set()
@@ -272,7 +272,7 @@ def test_a_slow_disk_delays_no_step_and_nobody_sees_a_checkpoint_before_it_is_wh
 def test_the_next_checkpoint_waits_for_the_one_before(
     bench: Bench, writer: RunWriter, tmp_path: Path
 ) -> None:
-    checkpoints = begun(bench, writer, tmp_path / "run", step=1)
+    checkpoints = begun(bench, writer, step=1)
     state = TrainState(step=2, policy_version=2, config=bench.config)
     checkpoints.save(state, bench.learner, bench.chat.tokenizer, reason="schedule")
     assert recorded(tmp_path / "run") == [1]
@@ -286,7 +286,7 @@ def test_a_disk_that_is_full_when_nobody_waits_ends_the_run_at_the_next_step(
 ) -> None:
     full = refuse(OSError(28, "No space left on device"))
     monkeypatch.setattr(checkpoint_module, "write_checkpoint_manifest", full)
-    checkpoints = begun(bench, writer, tmp_path / "run", step=2)
+    checkpoints = begun(bench, writer, step=2)
     with pytest.raises(CheckpointError, match=r"cannot write the checkpoint of step 2 .*No space"):
         checkpoints.settle(waits=True)
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []

@@ -22,7 +22,7 @@ from echoscope.core.run.control import (
     StepInterruptedError,
     Wishes,
 )
-from echoscope.store.records import Command, CommandAck, CommandAction
+from echoscope.store.records import Command, CommandAck, CommandAction, SettingsRecord
 from echoscope.store.steer.commands import Mailbox, new_command, post
 from echoscope.store.steer.settings import overridden, replayed
 from echoscope.store.steer.steering import NO_CHANGE
@@ -59,7 +59,10 @@ class Desk:
         )
 
     def _take_acks(
-        self, acks: Sequence[CommandAck], commands: Sequence[Command], config: RunConfig
+        self,
+        acks: Sequence[CommandAck],
+        commands: Sequence[Command],
+        settings: SettingsRecord | None,
     ) -> None:
         self.acks += acks
         self.commands += commands

@@ -28,8 +28,9 @@ from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run import build, checkpoint, guard
 from echoscope.core.run.branching import go_on, plan_branch, start_branch
-from echoscope.core.run.checkpoint import CheckpointError, Checkpoints
+from echoscope.core.run.checkpoint import CheckpointError
 from echoscope.core.run.guard import Guard, may_come_back, next_proposal, share_left
+from echoscope.core.run.keeping import Checkpoints
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.judge.advice.fate import fate_of

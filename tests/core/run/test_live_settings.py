@@ -16,9 +16,11 @@ import pytest
 
 from echoscope.core.config.loading import live_schema, live_values, load_config
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.run.checkpoint import Checkpoints, Progress
+from echoscope.core.run.checkpoint import Progress
 from echoscope.core.run.control import Control
+from echoscope.core.run.keeping import Checkpoints
 from echoscope.core.run.observers import SilentEvents
+from echoscope.core.run.step import StepLog
 from echoscope.core.run.train import Trainer
 from echoscope.diagnostics.judge.lineage import alarm_settings
 from echoscope.diagnostics.tools.whatif import own_settings
@@ -71,7 +73,7 @@ class History:
 
     def kill(self) -> None:
         assert self.trainer is not None
-        self.trainer.writer.close(status="interrupted")
+        self.trainer.log.writer.close(status="interrupted")
         self.trainer = None
 
     def resume(self, step: int) -> None:
@@ -100,7 +102,7 @@ class History:
         trainer._boundary()
         trainer.progress = Progress(step=trainer.step + 1)
         self.held[trainer.step] = live_values(trainer.config)
-        trainer.writer.commit_step(metrics=[self._metrics(trainer.step)])
+        trainer.log.writer.commit_step(metrics=[self._metrics(trainer.step)])
 
     def save(self) -> None:
         assert self.trainer is not None
@@ -109,7 +111,7 @@ class History:
     def check(self) -> None:
         """Everybody is told what the trainer had, at every visible step."""
         assert self.trainer is not None
-        self.trainer.writer.flush()
+        self.trainer.log.writer.flush()
         run = open_run(self.path)
         live, alarms, selection = live_settings(run), alarm_settings(run), own_settings(run)
         for step, values in self.held.items():
@@ -120,19 +122,24 @@ class History:
             assert selection(step)["strategy"] == values["selection.strategy"], step
 
     def _build(self, writer: RunWriter, config: RunConfig, step: int, control: Control) -> None:
+        checkpoints = Checkpoints(writer, pytest.fail)
         self.trainer = Trainer(
             config=config,
-            run_path=self.path,
-            writer=writer,
             model=UNUSED,
-            engine=UNUSED,
             sources=UNUSED,
-            checkpoints=Checkpoints(self.path, writer, pytest.fail),
-            guard=UNUSED,
-            machine=UNUSED,
-            mirror=UNUSED,
             control=control,
             events=SilentEvents(),
+            checkpoints=checkpoints,
+            log=StepLog(
+                writer=writer,
+                observers=(),
+                events=SilentEvents(),
+                mirror=UNUSED,
+                guard=UNUSED,
+                checkpoints=checkpoints,
+                clock=UNUSED,
+            ),
+            clock=UNUSED,
             progress=Progress(step=step),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -368,7 +369,7 @@ def test_a_server_may_keep_its_models_to_itself_if_one_is_named(make: Make, scri
 def test_truncation_of_a_large_vocabulary_needs_top_k(make: Make) -> None:
     """A server cannot tell training which of very many tokens were left in."""
     engine = make()
-    engine._vocab_size = 50_000
+    engine._limits = replace(engine._limits, vocab_size=50_000)
     params = SamplingParams(max_new_tokens=2, top_p=0.9, records_support=True)
     with pytest.raises(ConfigError, match=r"set sampling.top_k to at most 1008 beside sampling"):
         generate(engine, [np.array([1])], params, seeds=[0])
