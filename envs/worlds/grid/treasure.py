@@ -143,6 +143,13 @@ DOOR_REWARD = 1.0
 TREASURE_REWARD = 10.0
 _COLOURS = ("red", "blue", "green", "yellow")
 _LEGEND = {"#": "wall", "_": "floor"}
+_MARKS = {
+    "treasure": "$",
+    "player": "P",
+    **{f"{colour} key": letter for colour, letter in zip(_COLOURS, "abcd", strict=True)},
+    **{f"{colour} door": letter for colour, letter in zip(_COLOURS, "ABCD", strict=True)},
+}
+"""How the drawing shows what stands on a cell."""
 _DRAWS = 2000
 """Random mazes tried before a configuration is given up."""
 
@@ -326,16 +333,7 @@ class Treasure(MoveEnv[TreasureConfig]):
         return [*things, ("player", _cell(self._player))]
 
     def drawn(self) -> str:
-        return with_marks(self._cells(), {cell: _mark(name) for name, cell in self._overlays()})
-
-
-def _mark(name: str) -> str:
-    """How the drawing shows what stands on a cell."""
-    if name in ("treasure", "player"):
-        return {"treasure": "$", "player": "P"}[name]
-    colour, thing = name.split()
-    letter = "abcd"[_COLOURS.index(colour)]
-    return letter.upper() if thing == "door" else letter
+        return with_marks(self._cells(), {cell: _MARKS[name] for name, cell in self._overlays()})
 
 
 def _cell(room: Position) -> Position:

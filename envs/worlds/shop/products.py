@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 
 import numpy as np
 from pydantic import TypeAdapter
 
-from ..rows import read_rows
+from ..rows import read_rows, shipped
 from ..search.bm25 import Bm25Index
 from ..task_env import one_of, some_of
 
@@ -137,7 +136,7 @@ class ProductGroup:
     prices: tuple[int, int]
 
 
-_WORDS = read_rows(str(Path(__file__).parents[2] / "data" / "shop_words.jsonl"), ())
+_WORDS = read_rows(shipped("shop_words.jsonl"), ())
 GROUPS = TypeAdapter(tuple[ProductGroup, ...]).validate_python(_WORDS)
 WISHES = {name: wish for group in GROUPS for name, wish in group.attributes.items()}
 """How a customer asks for an attribute: in words that neither a search nor a comparison finds."""
