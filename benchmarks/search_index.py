@@ -60,9 +60,9 @@ def main() -> None:
 
     print(f"bm25s imported in {time.perf_counter() - start:.2f} s")
     start = time.perf_counter()
-    shipped = read_passages(str(MADE_PASSAGES))
+    shipped = read_passages(MADE_PASSAGES)
     print(f"shipped corpus read in {time.perf_counter() - start:.2f} s")
-    questions = read_questions(str(MADE_QUESTIONS), SEARCHES).questions
+    questions = read_questions(MADE_QUESTIONS, SEARCHES).questions
     measure("shipped", shipped, [hop.query for question in questions for hop in question.hops])
     options = parser.parse_args()
     measure_made(options.passages)

@@ -12,7 +12,7 @@ from echoscope.text.pictures import card_frame
 
 from ..base import EnvSpec, Observation, StepResult, hash_task, normalise
 from ..params import require, require_within
-from .task_env import TaskEnv
+from .task_env import TaskEnv, one_of
 
 _TRAIN_PAIRS: tuple[tuple[str, str], ...] = (
     ("Clerk", "Pirate"),
@@ -128,8 +128,7 @@ class Bandit(TaskEnv[BanditConfig]):
 
     def begin(self, seed: int, noise_seed: int) -> None:
         task, self._noise_seed = np.random.default_rng(seed), noise_seed
-        pairs = self._config.name_pairs
-        self._low, self._high = pairs[int(task.integers(len(pairs)))]
+        self._low, self._high = one_of(task, self._config.name_pairs)
         is_swapped = bool(task.integers(2))
         self._shown = (self._high, self._low) if is_swapped else (self._low, self._high)
         self.is_over = self.is_solved = False

@@ -23,6 +23,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def shipped(name: str) -> str:
+    """The path of a file that comes with the worlds."""
+    return str(Path(__file__).parents[1] / "data" / name)
+
+
 def cached_by_files(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Keep what a reader of files returned, for as long as the files stay as they are.
 

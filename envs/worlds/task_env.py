@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from ..base import Observation, StepResult, TextEnv, check_seed, prefixed
 
 C = TypeVar("C")
 """The configuration of a world."""
+T = TypeVar("T")
 
 
 class TaskEnv(TextEnv, Generic[C]):
@@ -146,3 +147,13 @@ class AttemptEnv(TaskEnv[A]):
 def drawn(seed: int, number: int) -> int:
     """One of so many tasks, evenly."""
     return int(np.random.default_rng(seed).integers(number))
+
+
+def one_of(rng: np.random.Generator, items: Sequence[T]) -> T:
+    """One of some items, evenly."""
+    return items[int(rng.integers(len(items)))]
+
+
+def some_of(rng: np.random.Generator, items: Sequence[T], number: int) -> list[T]:
+    """So many different ones of some items, in random order."""
+    return [items[int(index)] for index in rng.choice(len(items), size=number, replace=False)]

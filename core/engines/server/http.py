@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from echoscope.envs.worlds.remote.http_client import (
@@ -13,7 +14,7 @@ from echoscope.envs.worlds.remote.http_client import (
     NoConnectionError,
     retried,
 )
-from echoscope.text.network import STATUSES_WORTH_A_RETRY, is_http_url
+from echoscope.text.network import is_http_url
 
 from ...config.loading import ConfigError
 from ..base import EngineError
@@ -36,12 +37,6 @@ class ServerRefusedError(EngineError):
 
     def __init__(self, sentence: str, status: int = 0) -> None:
         super().__init__(sentence)
-        self.status = status
-
-
-class _StatusError(HttpError):
-    def __init__(self, clause: str, status: int) -> None:
-        super().__init__(clause, is_worth_a_retry=status in STATUSES_WORTH_A_RETRY)
         self.status = status
 
 
@@ -102,15 +97,8 @@ class HttpServer:
         self._client.cancel()
 
     def _asked(self, method: str, path: str, payload: bytes | None, timeout_s: float) -> str:
-        num_aborts, num_failed = self._num_aborts, 0
-
-        def attempt() -> str:
-            nonlocal num_failed
-            try:
-                return self._tried(method, path, payload, timeout_s)
-            except HttpError:
-                num_failed += 1
-                raise
+        num_aborts = self._num_aborts
+        attempt = partial(self._tried, method, path, payload, timeout_s)
 
         def may_go_on() -> bool:
             if self._num_aborts != num_aborts:
@@ -121,9 +109,9 @@ class HttpServer:
         try:
             return retried(attempt, retries=self._retries, pause_s=_PAUSE_S, may_go_on=may_go_on)
         except HttpError as error:
-            tries = f" ({num_failed} attempts)" if num_failed > 1 else ""
+            tries = f" ({error.num_attempts} attempts)" if error.num_attempts > 1 else ""
             sentence = f"{self.url}{path} {error}{tries}"
-            if isinstance(error, _StatusError):
+            if error.status:
                 raise ServerRefusedError(sentence, error.status) from None
             raise EngineError(sentence) from None
 
@@ -141,7 +129,7 @@ class HttpServer:
         if answer.status != 200:
             way_out = _KEY_WAY_OUT if answer.status in (401, 403) else ""
             clause = f"answered {answer.status}: {_in_one_line(text)}{way_out}"
-            raise _StatusError(clause, answer.status)
+            raise HttpError(clause, status=answer.status)
         return text
 
     def _parsed(self, path: str, text: str) -> Any:

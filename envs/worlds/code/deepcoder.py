@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 from ...base import EnvSpec, EnvUnavailableError, StepResult, hash_task
 from ...params import require_within
+from ..rows import shipped
 from ..task_env import AttemptEnv, drawn
 from .fences import program_of
 from .problem_files import read_problems
 from .programs import ProgramProblem, ProgramScore, judge
 from .sandbox import Sandbox, SandboxLimits, why_not
 
-MADE_PROBLEMS = Path(__file__).parents[2] / "data" / "programs.jsonl"
+MADE_PROBLEMS = shipped("programs.jsonl")
 MAX_PROGRAM_CHARS = 50_000
 _MAX_JUDGEMENTS = 2_000
 _EVERY = 4
@@ -106,7 +106,7 @@ class DeepCoder(AttemptEnv[DeepCoderConfig]):
     def __init__(self, config: DeepCoderConfig | None = None) -> None:
         super().__init__(config)
         config = self._config
-        file = config.data or str(MADE_PROBLEMS)
+        file = config.data or MADE_PROBLEMS
         self._problems = part_of(read_problems(file, max_tests=config.max_tests), config.part)
         if not self._problems:
             raise EnvUnavailableError(

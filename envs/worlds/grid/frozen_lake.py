@@ -13,11 +13,13 @@ from echoscope.text.pictures import grid_frame
 
 from ...base import EnvSpec, StepResult, hash_task
 from ...params import board_shape, require, require_within
+from ..task_env import one_of, some_of
 from .geometry import (
     MOVES,
     BoardFormat,
     MoveEnv,
     Position,
+    cells_of,
     distances,
     drawn_rows,
     offset_words,
@@ -260,7 +262,7 @@ class FrozenLake(MoveEnv[FrozenLakeConfig]):
 @lru_cache(maxsize=1024)
 def slip_odds(lake: Lake, slip: float) -> SlipOdds:
     """Value iteration over the cells of a map, where each move may slip sideways."""
-    cells = [(row, col) for row in range(lake.shape[0]) for col in range(lake.shape[1])]
+    cells = cells_of(lake.shape)
     index = {cell: number for number, cell in enumerate(cells)}
     is_end = np.array([cell in lake.holes or cell == lake.goal for cell in cells])
     goes = np.zeros((len(MOVES), len(cells), len(cells)))
@@ -288,21 +290,23 @@ def draw_lake(config: FrozenLakeConfig, seed: int) -> Lake:
     exists within the limits that the configuration checks. Cached, because siblings share it.
     """
     rng = np.random.default_rng(seed)
-    rows, cols = config.shape
-    cells = [(row, col) for row in range(rows) for col in range(cols)]
+    cells = cells_of(config.shape)
     furthest = len(cells) if config.max_distance is None else config.max_distance
     for _ in range(_DRAWS):
         holes = _draw_holes(config, cells, rng)
         ice = [cell for cell in cells if cell not in holes]
         if len(ice) < 2:
             continue
-        goal = ice[int(rng.integers(len(ice)))]
+        goal = one_of(rng, ice)
         to_goal = distances(goal, walk_over(set(ice)))
         starts = [c for c in ice if config.min_distance <= to_goal.get(c, -1) <= furthest]
         if starts:
-            start = starts[int(rng.integers(len(starts)))]
             return Lake(
-                shape=(rows, cols), start=start, goal=goal, holes=frozenset(holes), to_goal=to_goal
+                shape=config.shape,
+                start=one_of(rng, starts),
+                goal=goal,
+                holes=frozenset(holes),
+                to_goal=to_goal,
             )
     return _lake_around_path(config, cells, rng)
 
@@ -313,8 +317,7 @@ def _draw_holes(
     if config.holes is None:
         is_hole = rng.random(len(cells)) < config.hole_probability
         return {cell for cell, hole in zip(cells, is_hole, strict=True) if hole}
-    chosen = rng.choice(len(cells), size=config.holes, replace=False)
-    return {cells[int(index)] for index in chosen}
+    return set(some_of(rng, cells, config.holes))
 
 
 def _lake_around_path(
@@ -339,8 +342,7 @@ def _lake_around_path(
         if config.holes is None
         else config.holes
     )
-    chosen = rng.choice(len(others), size=min(num_holes, len(others)), replace=False)
-    holes = frozenset(others[int(index)] for index in chosen)
+    holes = frozenset(some_of(rng, others, min(num_holes, len(others))))
     if rng.random() < 0.5:
         path.reverse()
     to_goal = distances(path[-1], walk_over(set(cells) - holes))

@@ -159,6 +159,14 @@ def walk_over(free: Collection[Position]) -> Callable[[Position], list[tuple[str
     return lambda cell: [(move, to) for move in MOVES if (to := shift(cell, move)) in free]
 
 
+def cells_of(shape: tuple[int, int], *, margin: int = 0) -> list[Position]:
+    """The positions of a board in reading order, without a margin of so many cells."""
+    rows, cols = shape
+    return [
+        (row, col) for row in range(margin, rows - margin) for col in range(margin, cols - margin)
+    ]
+
+
 def drawn_rows(shape: tuple[int, int], char: Callable[[Position], str]) -> tuple[str, ...]:
     """The rows of a board, where each position has one character."""
     rows, cols = shape

@@ -17,12 +17,13 @@ from echoscope.text.pictures import grid_frame
 from ...base import EnvParamsError, EnvSpec, EnvUnavailableError, StepResult, hash_task
 from ...params import board_shape, require, require_within
 from ..rows import cached_by_files
-from ..task_env import drawn
+from ..task_env import drawn, one_of, some_of
 from .geometry import (
     MOVES,
     BoardFormat,
     MoveEnv,
     Position,
+    cells_of,
     distances,
     drawn_rows,
     offset_words,
@@ -74,13 +75,11 @@ def draw_level(config: SokobanConfig, seed: int) -> Puzzle:
         floor = _draw_room(config.shape, walls, rng)
         if len(floor) < config.boxes + 2:
             continue
-        chosen = rng.choice(len(floor), size=config.boxes, replace=False)
-        maze = build_maze(floor, [floor[int(i)] for i in chosen])
+        maze = build_maze(floor, some_of(rng, floor, config.boxes))
         layers = states_by_distance(maze, config.max_solution, config.max_states)
         fitting = [layer for layer in layers[config.min_solution :] if layer]
         if fitting:
-            layer = fitting[int(rng.integers(len(fitting)))]
-            player, boxes = unpack(maze, layer[int(rng.integers(len(layer)))])
+            player, boxes = unpack(maze, one_of(rng, one_of(rng, fitting)))
             return Puzzle(shape=config.shape, maze=maze, player=player, boxes=boxes)
     rows, cols = config.shape
     raise EnvParamsError(
@@ -92,8 +91,7 @@ def draw_level(config: SokobanConfig, seed: int) -> Puzzle:
 
 def _draw_room(shape: tuple[int, int], walls: float, rng: np.random.Generator) -> list[Position]:
     """Floor cells of the largest connected part of a random room, in reading order."""
-    rows, cols = shape
-    inner = [(row, col) for row in range(1, rows - 1) for col in range(1, cols - 1)]
+    inner = cells_of(shape, margin=1)
     is_wall = rng.random(len(inner)) < walls
     left = {cell for cell, wall in zip(inner, is_wall, strict=True) if not wall}
     best: Collection[Position] = ()
@@ -364,12 +362,7 @@ class Sokoban(MoveEnv[SokobanConfig]):
 
     def listed(self) -> str:
         rows, cols = self._level.shape
-        inner = [
-            (row, col)
-            for row in range(1, rows - 1)
-            for col in range(1, cols - 1)
-            if not self._is_floor((row, col))
-        ]
+        inner = [cell for cell in cells_of((rows, cols), margin=1) if not self._is_floor(cell)]
         return (
             f"Board {rows}x{cols}. Player {point(self._player)}. Boxes {points(self._boxes)}. "
             f"Targets {points(self._level.maze.targets)}. Inner walls {points(inner)}."

@@ -12,8 +12,8 @@ from echoscope.text.pictures import grid_frame
 
 from ...base import EnvSpec, Observation, StepResult, hash_task, normalise
 from ...params import require, require_within
-from ..task_env import TaskEnv
-from .geometry import Position, point
+from ..task_env import TaskEnv, one_of, some_of
+from .geometry import Position, cells_of, point
 
 Question = Literal["direction", "distance", "position", "egocentric", "perspective"]
 
@@ -302,19 +302,17 @@ def _listed(view: _View) -> str:
 @lru_cache(maxsize=1024)
 def draw_room(config: SpatialConfig, seed: int) -> Room:
     rng = np.random.default_rng(seed)
-    cells = [(row, col) for row in range(config.size) for col in range(config.size)]
-    chosen = rng.choice(len(cells), size=config.things + 1, replace=False)
-    start, *places = (cells[int(number)] for number in chosen)
-    names = sorted(str(name) for name in rng.choice(_THINGS, size=config.things, replace=False))
-    question = config.questions[int(rng.integers(len(config.questions)))]
+    cells = cells_of((config.size, config.size))
+    start, *places = some_of(rng, cells, config.things + 1)
+    names = sorted(some_of(rng, _THINGS, config.things))
+    question = one_of(rng, config.questions)
     count = {"direction": 2, "distance": 2, "perspective": 3}.get(question, 1)
-    asked = tuple(str(name) for name in rng.choice(names, size=count, replace=False))
+    asked = tuple(some_of(rng, names, count))
     offered: tuple[Position, ...] = ()
     if question == "position":
         right = places[names.index(asked[0])]
         others = [cell for cell in cells if cell != right]
-        drawn = rng.choice(len(others), size=_OFFERED_PLACES - 1, replace=False)
-        offered = tuple(sorted([right, *(others[int(number)] for number in drawn)]))
+        offered = tuple(sorted([right, *some_of(rng, others, _OFFERED_PLACES - 1)]))
     return Room(
         things=tuple(zip(names, places, strict=True)),
         start=start,

@@ -15,11 +15,13 @@ from echoscope.text.pictures import grid_frame
 
 from ...base import EnvParamsError, EnvSpec, StepResult, hash_task
 from ...params import board_shape, require_within
+from ..task_env import one_of, some_of
 from .geometry import (
     MOVES,
     Format,
     MoveEnv,
     Position,
+    cells_of,
     distances,
     drawn_rows,
     offset_words,
@@ -80,8 +82,7 @@ def _steps(maze: Maze, state: _State) -> Iterator[tuple[str, _State]]:
 def draw_maze(shape: tuple[int, int], num_keys: int, rng: np.random.Generator) -> Maze | None:
     """A random maze; None where the way from start to treasure is too short for its doors."""
     passages = _draw_tree(shape, rng)
-    rooms = [(row, col) for row in range(shape[0]) for col in range(shape[1])]
-    start, treasure = (rooms[int(n)] for n in rng.choice(len(rooms), size=2, replace=False))
+    start, treasure = some_of(rng, cells_of(shape), 2)
     moves = shortest_way(start, treasure.__eq__, partial(_walks, passages)) or ()
     way = list(accumulate(moves, shift, initial=start))
     if len(way) - 1 < num_keys + 1:
@@ -95,7 +96,7 @@ def draw_maze(shape: tuple[int, int], num_keys: int, rng: np.random.Generator) -
         free = sorted(region - {start, treasure, *keys})
         if not free:
             return None
-        keys.append(free[int(rng.integers(len(free)))])
+        keys.append(one_of(rng, free))
     return Maze(
         shape=shape,
         passages=frozenset(passages),
@@ -121,7 +122,7 @@ def _draw_tree(shape: tuple[int, int], rng: np.random.Generator) -> set[Passage]
         if not options:
             walked.pop()
             continue
-        there = options[int(rng.integers(len(options)))]
+        there = one_of(rng, options)
         passages.add(frozenset((here, there)))
         seen.add(there)
         walked.append(there)
@@ -142,6 +143,13 @@ DOOR_REWARD = 1.0
 TREASURE_REWARD = 10.0
 _COLOURS = ("red", "blue", "green", "yellow")
 _LEGEND = {"#": "wall", "_": "floor"}
+_MARKS = {
+    "treasure": "$",
+    "player": "P",
+    **{f"{colour} key": letter for colour, letter in zip(_COLOURS, "abcd", strict=True)},
+    **{f"{colour} door": letter for colour, letter in zip(_COLOURS, "ABCD", strict=True)},
+}
+"""How the drawing shows what stands on a cell."""
 _DRAWS = 2000
 """Random mazes tried before a configuration is given up."""
 
@@ -325,16 +333,7 @@ class Treasure(MoveEnv[TreasureConfig]):
         return [*things, ("player", _cell(self._player))]
 
     def drawn(self) -> str:
-        return with_marks(self._cells(), {cell: _mark(name) for name, cell in self._overlays()})
-
-
-def _mark(name: str) -> str:
-    """How the drawing shows what stands on a cell."""
-    if name in ("treasure", "player"):
-        return {"treasure": "$", "player": "P"}[name]
-    colour, thing = name.split()
-    letter = "abcd"[_COLOURS.index(colour)]
-    return letter.upper() if thing == "door" else letter
+        return with_marks(self._cells(), {cell: _MARKS[name] for name, cell in self._overlays()})
 
 
 def _cell(room: Position) -> Position:

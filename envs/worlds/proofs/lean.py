@@ -135,7 +135,7 @@ class Lean(TaskEnv[LeanConfig]):
     def __init__(self, config: LeanConfig | None = None) -> None:
         super().__init__(config)
         config = self._config
-        self._theorems = read_theorems(config.data or str(MADE_THEOREMS), config.split)
+        self._theorems = read_theorems(config.data or MADE_THEOREMS, config.split)
         self._backend = _backend(config)
         self.begin(0, 0)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ..rows import Row, read_items
+from ..rows import Row, read_items, shipped
 
-MADE_THEOREMS = Path(__file__).parents[2] / "data" / "theorems.jsonl"
+MADE_THEOREMS = shipped("theorems.jsonl")
 MAX_CHARS = 8_000
 """Of a statement, a header, or an informal statement; longer rows are left out."""
 _ENDING = re.compile(r":=\s*(?:by\s*)?(?:sorry\s*)?\Z")

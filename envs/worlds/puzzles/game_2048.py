@@ -16,6 +16,7 @@ from echoscope.text.pictures import grid_frame
 from ...base import EnvSpec, StepResult, hash_task
 from ...params import require, require_within
 from ..grid.geometry import Format, MoveEnv
+from ..task_env import one_of
 
 Row = tuple[int, ...]
 Tiles = tuple[Row, ...]
@@ -167,7 +168,7 @@ class Game2048(MoveEnv[Game2048Config]):
     def _with_new_tile(self, rng: np.random.Generator) -> Tiles:
         rows = [list(row) for row in self._tiles]
         empty = [(r, c) for r, row in enumerate(rows) for c, tile in enumerate(row) if not tile]
-        row, col = empty[int(rng.integers(len(empty)))]
+        row, col = one_of(rng, empty)
         rows[row][col] = 2 if rng.random() < self._config.two_probability else 4
         return tuple(map(tuple, rows))
 

@@ -210,26 +210,24 @@ def _value(match: re.Match[str]) -> Fraction | None:
     part = match.groupdict()
     if part["before"] or part["after"]:
         return None
-    sign = -1 if part["sign"] else 1
     above, below = part["above"] or part["above1"], part["below"] or part["below1"]
     if above:
         value = _quotient(_read(above), _read(below))
-        return None if value is None else sign * (int(part["whole"] or 0) + value)
-    if part["mixed"]:
+    elif part["mixed"]:
         value = _quotient(*map(_read, part["part"].split("/")))
-        return None if value is None else sign * (int(part["mixed"]) + value)
-    value = _read(part["run"])
+    else:
+        value = _read(part["run"])
+        if part["e"] or part["tens"]:
+            for exponent in filter(None, (part["e"], part["tens"])):
+                factor = _power(Fraction(10), exponent)
+                value = None if value is None or factor is None else value * factor
+        elif part["divisor"]:
+            value = _quotient(value, _read(part["divisor"]))
+        elif (exponent := part["power"] or part["braced"]) and value is not None:
+            value = _power(value, exponent)
     if value is None:
         return None
-    if part["e"] or part["tens"]:
-        factors = [_power(Fraction(10), part[name]) for name in ("e", "tens") if part[name]]
-        for factor in factors:
-            value = None if value is None or factor is None else value * factor
-    elif part["divisor"]:
-        value = _quotient(value, _read(part["divisor"]))
-    elif part["power"] or part["braced"]:
-        value = _power(value, part["power"] or part["braced"])
-    return None if value is None else sign * value
+    return (-1 if part["sign"] else 1) * (int(part["whole"] or part["mixed"] or 0) + value)
 
 
 def _read(run: str) -> Fraction | None:

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ...params import require
+from ..task_env import one_of, some_of
 
 _PEOPLE = (
     "Ada", "Ben", "Carla", "Deniz", "Emil", "Fatima", "Goran", "Hana", "Ivo", "Jun", "Kofi",
@@ -38,11 +39,11 @@ def check_kinds(kinds: Sequence[Kind], data: str | None) -> None:
 
 def draw_problem(rng: np.random.Generator, kinds: Sequence[Kind] = ALL_KINDS) -> Problem:
     """A question of one of the kinds, and its answer."""
-    return _KINDS[kinds[int(rng.integers(len(kinds)))]](rng)
+    return _KINDS[one_of(rng, kinds)](rng)
 
 
 def _gift(rng: np.random.Generator) -> Problem:
-    (giver, other), things = _people(rng), _thing(rng)
+    (giver, other), things = some_of(rng, _PEOPLE, 2), one_of(rng, _THINGS)
     has, gives = _number(rng, 20, 90), _number(rng, 2, 19)
     more = _number(rng, 2, 40)
     return (
@@ -53,7 +54,7 @@ def _gift(rng: np.random.Generator) -> Problem:
 
 
 def _boxes(rng: np.random.Generator) -> Problem:
-    (person, _), things = _people(rng), _thing(rng)
+    (person, _), things = some_of(rng, _PEOPLE, 2), one_of(rng, _THINGS)
     boxes, each, left = _number(rng, 2, 12), _number(rng, 3, 15), _number(rng, 2, 20)
     return (
         f"{person} fills {boxes} boxes with {each} {things} each and has {left} {things} left "
@@ -63,7 +64,7 @@ def _boxes(rng: np.random.Generator) -> Problem:
 
 
 def _shares(rng: np.random.Generator) -> Problem:
-    things = _thing(rng)
+    things = one_of(rng, _THINGS)
     friends, each = _number(rng, 2, 12), _number(rng, 2, 15)
     eaten = _number(rng, 2, 9)
     return (
@@ -74,7 +75,7 @@ def _shares(rng: np.random.Generator) -> Problem:
 
 
 def _cost(rng: np.random.Generator) -> Problem:
-    (person, _), (first, second) = _people(rng), _two(rng, _THINGS)
+    (person, _), (first, second) = some_of(rng, _PEOPLE, 2), some_of(rng, _THINGS, 2)
     counts = _number(rng, 2, 9), _number(rng, 2, 9)
     prices = _number(rng, 2, 12), _number(rng, 2, 12)
     total = counts[0] * prices[0] + counts[1] * prices[1]
@@ -88,7 +89,7 @@ def _cost(rng: np.random.Generator) -> Problem:
 
 
 def _walk(rng: np.random.Generator) -> Problem:
-    (person, _), days = _people(rng), _number(rng, 3, 9)
+    (person, _), days = some_of(rng, _PEOPLE, 2), _number(rng, 3, 9)
     first, more = _number(rng, 2, 12), _number(rng, 2, 5)
     return (
         f"{person} walks {first} kilometres on the first day and on every later day {more} "
@@ -99,7 +100,7 @@ def _walk(rng: np.random.Generator) -> Problem:
 
 
 def _ages(rng: np.random.Generator) -> Problem:
-    older, other = _people(rng)
+    older, other = some_of(rng, _PEOPLE, 2)
     age, times, years = _number(rng, 3, 14), _number(rng, 2, 5), _number(rng, 2, 12)
     return (
         f"{older} is {age} years old. {other} is {times} times as old. How old will {other} be in "
@@ -120,16 +121,3 @@ _KINDS: Mapping[Kind, Callable[[np.random.Generator], Problem]] = {
 
 def _number(rng: np.random.Generator, low: int, high: int) -> int:
     return int(rng.integers(low, high + 1))
-
-
-def _two(rng: np.random.Generator, names: tuple[str, ...]) -> tuple[str, str]:
-    first, second = rng.choice(len(names), size=2, replace=False)
-    return names[int(first)], names[int(second)]
-
-
-def _people(rng: np.random.Generator) -> tuple[str, str]:
-    return _two(rng, _PEOPLE)
-
-
-def _thing(rng: np.random.Generator) -> str:
-    return _THINGS[int(rng.integers(len(_THINGS)))]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...base import hash_task
-from ..task_env import AttemptEnv
+from ..task_env import AttemptEnv, one_of
 from .made_problems import draw_problem
 
 MAX_SHOWN_CHARS = 8_000
@@ -51,7 +51,7 @@ class QuestionEnv(AttemptEnv[Any]):
         if self._questions is None:
             text, number = draw_problem(rng, self._config.kinds)
             return Question(text=text, answer=str(number))
-        return self._questions[int(rng.integers(len(self._questions)))]
+        return one_of(rng, self._questions)
 
     def begin(self, seed: int, noise_seed: int) -> None:
         self._question = self.draw(np.random.default_rng(seed))

@@ -211,7 +211,8 @@ class OpenEnv(TaskEnv[OpenEnvConfig]):
         return json.dumps(fields, ensure_ascii=False)
 
     def _call(self, verb: str, *arguments: Any, **named: Any) -> Any:
-        """What the server answers.
+        """What the server answers, over a web socket: for each request of `/reset` and `/step` over
+        HTTP, such a server makes another environment.
 
         Raises:
             _RefusedError: it fails on this action.

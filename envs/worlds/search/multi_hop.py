@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ...base import EnvUnavailableError
-from ..rows import Row, cached_by_files, read_rows
+from ..rows import Row, cached_by_files, read_rows, shipped
 from .passages import Passage, plain_text
 from .scoring import MAX_ANSWER_CHARS, normalised
 
-MADE_QUESTIONS = Path(__file__).parents[2] / "data" / "search_questions.jsonl.gz"
+MADE_QUESTIONS = shipped("search_questions.jsonl.gz")
 MAX_QUESTION_CHARS = 2_000
 _MAX_ANSWERS = 50
 

@@ -15,17 +15,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from echoscope.text.network import is_http_url
 
 from ...base import EnvParamsError, EnvUnavailableError, shorten
 from ..remote.http_client import HttpClient, HttpError
-from ..rows import read_rows
+from ..rows import read_rows, shipped
 from .bm25 import Bm25Index, words_of
 
-MADE_PASSAGES = Path(__file__).parents[2] / "data" / "search_passages.jsonl.gz"
+MADE_PASSAGES = shipped("search_passages.jsonl.gz")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 _TEXT_FIELDS = ("contents", "content", "text", "paragraph_text")
 

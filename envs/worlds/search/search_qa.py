@@ -127,7 +127,7 @@ class SearchQa(TaskEnv[SearchConfig]):
     def __init__(self, config: SearchConfig | None = None) -> None:
         super().__init__(config)
         data, hops = self._config.data, self._config.hops
-        source = read_questions(data or str(MADE_QUESTIONS), self._config.max_questions)
+        source = read_questions(data or MADE_QUESTIONS, self._config.max_questions)
         self._questions = tuple(
             each for each in source.questions if hops is None or len(each.hops) == hops
         )
@@ -258,7 +258,7 @@ def _retriever(config: SearchConfig, source: QuestionFile) -> PassageIndex | Htt
     if config.url is not None:
         return HttpRetriever(config.url, protocol=config.protocol, timeout_s=config.timeout_s)
     if config.corpus is not None or config.data is None:
-        return _file_index(str(config.corpus or MADE_PASSAGES))
+        return _file_index(config.corpus or MADE_PASSAGES)
     if not source.passages:
         raise EnvUnavailableError(
             f"{shorten(config.data, 200)} brings no passages along: name a file of them with "

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 
 import numpy as np
 from pydantic import TypeAdapter
 
-from ..rows import read_rows
+from ..rows import read_rows, shipped
 from ..search.bm25 import Bm25Index
+from ..task_env import one_of, some_of
 
 CATEGORY_MARK = "\u203a"
 """Between the parts of a category, as WebShop has it."""
@@ -136,7 +136,7 @@ class ProductGroup:
     prices: tuple[int, int]
 
 
-_WORDS = read_rows(str(Path(__file__).parents[2] / "data" / "shop_words.jsonl"), ())
+_WORDS = read_rows(shipped("shop_words.jsonl"), ())
 GROUPS = TypeAdapter(tuple[ProductGroup, ...]).validate_python(_WORDS)
 WISHES = {name: wish for group in GROUPS for name, wish in group.attributes.items()}
 """How a customer asks for an attribute: in words that neither a search nor a comparison finds."""
@@ -169,14 +169,14 @@ def made_catalogue(num_products: int | None = None) -> Catalogue:
 
 
 def _product(rng: np.random.Generator, asin: str, group: ProductGroup, kind: str) -> Product:
-    attributes = _some(rng, tuple(group.attributes), _OWN_ATTRIBUTES)
-    material = _one(rng, group.materials)
+    attributes = tuple(some_of(rng, tuple(group.attributes), _OWN_ATTRIBUTES))
+    material = one_of(rng, group.materials)
     low, high = group.prices
-    price = float(rng.integers(low, high + 1)) + float(rng.choice([0.0, 0.49, 0.95, 0.99]))
+    price = float(rng.integers(low, high + 1)) + one_of(rng, (0.0, 0.49, 0.95, 0.99))
     options = {name: _in_stock(rng, values) for name, values in group.options.items()}
     return Product(
         asin=asin,
-        title=f"{_one(rng, BRANDS)} {kind}, {attributes[0]}, {attributes[1]}, {material}",
+        title=f"{one_of(rng, BRANDS)} {kind}, {attributes[0]}, {attributes[1]}, {material}",
         kind=kind,
         category=category_of(*group.department, kind),
         price=price,
@@ -189,12 +189,12 @@ def _product(rng: np.random.Generator, asin: str, group: ProductGroup, kind: str
 
 
 def _goal(rng: np.random.Generator, product: Product) -> Goal:
-    attributes = _some(rng, product.attributes, int(rng.integers(1, 4)))
-    chosen = {name: _one(rng, values) for name, values in product.options.items()}
+    attributes = tuple(some_of(rng, product.attributes, int(rng.integers(1, 4))))
+    chosen = {name: one_of(rng, values) for name, values in product.options.items()}
     limit = price_limits(product.price)[int(rng.integers(2))]
     wishes = [WISHES[attribute] for attribute in attributes]
     article = "an" if product.kind[0] in "aeiou" else "a"
-    sentence = _one(rng, _OPENINGS).format(
+    sentence = one_of(rng, _OPENINGS).format(
         article=article, kind=product.kind, wishes=_joined(wishes, "and")
     )
     of_group = next(group.options for group in GROUPS if product.kind in group.kinds)
@@ -227,13 +227,5 @@ def _joined(parts: Sequence[str], word: str) -> str:
 
 def _in_stock(rng: np.random.Generator, values: tuple[str, ...]) -> tuple[str, ...]:
     """All values of an option, or all but one."""
-    missing = values[int(rng.integers(len(values)))] if rng.integers(2) else ""
+    missing = one_of(rng, values) if rng.integers(2) else ""
     return tuple(value for value in values if value != missing)
-
-
-def _one(rng: np.random.Generator, values: tuple[str, ...]) -> str:
-    return values[int(rng.integers(len(values)))]
-
-
-def _some(rng: np.random.Generator, values: tuple[str, ...], number: int) -> tuple[str, ...]:
-    return tuple(values[int(i)] for i in rng.choice(len(values), size=number, replace=False))

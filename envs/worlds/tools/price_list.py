@@ -13,6 +13,7 @@ from echoscope.text.pictures import card_frame
 
 from ...base import EnvSpec, Observation, StepResult, Tool, hash_task, normalise
 from ...params import require_within
+from ..task_env import some_of
 from .calculator import CalculationError, calculate, number_text, read_number
 from .tool_env import ToolEnv, spoken, tool_of
 
@@ -89,7 +90,7 @@ class PriceList(ToolEnv[PriceListConfig]):
 
     def begin(self, seed: int, noise_seed: int) -> None:
         rng = np.random.default_rng(seed)
-        names = [GOODS[i] for i in rng.choice(len(GOODS), size=self._config.items, replace=False)]
+        names = some_of(rng, GOODS, self._config.items)
         self._wanted = {name: int(rng.integers(1, self._config.max_quantity + 1)) for name in names}
         prices = rng.integers(2, self._config.max_price + 1, size=len(GOODS))
         self._prices = {name: int(price) for name, price in zip(GOODS, prices, strict=True)}

@@ -118,7 +118,7 @@ def test_every_made_problem_is_solved_by_its_program_and_not_by_nothing() -> Non
         assert world.step((world.solve() or [""])[0]).success, first.text
         world.reset(seed, 0)
         assert not world.step("pass").success
-    assert len(texts) == len(read_problems(str(MADE_PROBLEMS), max_tests=9))
+    assert len(texts) == len(read_problems(MADE_PROBLEMS, max_tests=9))
 
 
 @pytest.mark.parametrize("value", ["10**400", "-10**400", "float('nan')", "{}", "[[[]]]", "1j"])

@@ -23,7 +23,7 @@ from echoscope.envs.worlds.proofs.verdicts import (
     judge,
 )
 
-THEOREM = read_theorems(str(MADE_THEOREMS), None)[1]
+THEOREM = read_theorems(MADE_THEOREMS, None)[1]
 BODY = body_of(THEOREM, THEOREM.proof)
 
 

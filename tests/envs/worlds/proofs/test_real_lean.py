@@ -19,7 +19,7 @@ from echoscope.envs.worlds.proofs.lean import Lean, LeanConfig
 from echoscope.envs.worlds.proofs.statements import MADE_THEOREMS, Theorem, read_theorems
 from echoscope.envs.worlds.proofs.verdicts import LeanTimeoutError, body_of, judge
 
-THEOREMS = {theorem.name: theorem for theorem in read_theorems(str(MADE_THEOREMS), None)}
+THEOREMS = {theorem.name: theorem for theorem in read_theorems(MADE_THEOREMS, None)}
 TIMEOUT_S = 120.0
 pytestmark = [
     pytest.mark.slow,

@@ -81,9 +81,9 @@ def test_a_broken_file_gives_one_sentence(tmp_path: Path, content: str, sentence
 
 
 def test_the_shipped_theorems_have_proofs_whose_steps_are_sent() -> None:
-    theorems = read_theorems(str(MADE_THEOREMS), None)
+    theorems = read_theorems(MADE_THEOREMS, None)
     assert len({theorem.statement for theorem in theorems}) == len(theorems) == 30
-    assert len(read_theorems(str(MADE_THEOREMS), "valid")) == 6
+    assert len(read_theorems(MADE_THEOREMS, "valid")) == 6
     for theorem in theorems:
         assert theorem.proof
         assert [refusal(tactic) for tactic in theorem.proof] == [""] * len(theorem.proof)

@@ -127,7 +127,7 @@ def test_the_shape_of_ragen(server: Server, entry: dict[str, Any]) -> None:
 
 
 def test_the_same_corpus_behind_a_server_gives_the_same_episodes(server: Server) -> None:
-    index = PassageIndex(read_passages(str(MADE_PASSAGES)))
+    index = PassageIndex(read_passages(MADE_PASSAGES))
 
     def retrieve(handler: Handler, body: dict[str, Any]) -> None:
         (query,) = body["queries"]

@@ -54,12 +54,12 @@ PATTERNS = {
 
 @cache
 def corpus() -> tuple[Passage, ...]:
-    return read_passages(str(MADE_PASSAGES))
+    return read_passages(MADE_PASSAGES)
 
 
 @cache
 def questions() -> tuple[HopQuestion, ...]:
-    return read_questions(str(MADE_QUESTIONS), 10**6).questions
+    return read_questions(MADE_QUESTIONS, 10**6).questions
 
 
 @cache
