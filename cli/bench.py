@@ -83,7 +83,6 @@ def collapse(
     if curves is not None and (part or save):
         fail("--part and --save take our own runs; leave them out with --curves", Exit.USAGE)
     from echoscope.diagnostics.bench.harness import load_curves
-    from echoscope.diagnostics.bench.report_json import report_json
     from echoscope.diagnostics.read.records import MetricsFileError
 
     try:
@@ -98,7 +97,7 @@ def collapse(
         name: _judged(name, runs, detectors) for name, runs in sets.items() if runs or curves
     }
     if as_json:
-        values = {name: report_json(report) for name, report in reports.items()}
+        values = {name: report.to_json() for name, report in reports.items()}
         print_json(values if curves is None else next(iter(values.values())))
         return
     console = output_console(TABLE_WIDTH, is_wrapped=True)

@@ -88,7 +88,7 @@ def watch(
     from echoscope.store.records import AlarmSeverity
     from echoscope.watch.watching import Watch
 
-    from .beside import dashboard_beside
+    from .beside import DashboardBeside
     from .watch_view import JsonView, LineView
 
     run = output or Path("runs") / _name_of(path)
@@ -114,8 +114,8 @@ def watch(
         on_step=view.step,
         on_alarms=on_alarms,
     )
-    with dashboard_beside(run.parent, is_wanted=dashboard) as beside:
-        if beside is not None:
+    with DashboardBeside(run.parent) as beside:
+        if dashboard:
             beside.announce(view.message, run.name)
         try:
             _follow(following, view, is_once=once, is_over=lambda: is_over)
