@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from echoscope.core.run.observers import TrainEvents
     from echoscope.store.reader import RunReader
 
-Dashboard = Annotated[
-    bool,
-    typer.Option(
-        "--dashboard",
-        help="Also open the dashboard, on this machine only. It stays open until Ctrl-C.",
-    ),
-]
 EXIT_CODES = {"finished": 0, "stopped": 0, "failed": 1}
 
 
@@ -51,7 +44,13 @@ def train(
     ] = None,
     root: Root = Path("runs"),
     headless: Headless = False,
-    dashboard: Dashboard = False,
+    dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--dashboard",
+            help="Also open the dashboard, on this machine only. It stays open until Ctrl-C.",
+        ),
+    ] = False,
 ) -> None:
     """Train a policy with StarPO.
 

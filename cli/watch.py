@@ -26,32 +26,14 @@ class Severity(StrEnum):
     CRITICAL = "critical"
 
 
-Watched = Annotated[
-    Path,
-    typer.Argument(
-        help="What the trainer writes: a folder of rollouts, metrics and logs, one such file, "
-        "- for standard input, or wandb:ENTITY/PROJECT/RUN."
-    ),
-]
-Notify = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TARGET",
-        help="Who is told: slack:VARIABLE, discord:, teams: or webhook: with the environment "
-        "variable that holds the address, desktop, or command:COMMAND. Repeat for more.",
-    ),
-]
-Mildest = Annotated[
-    Severity | None,
-    typer.Option(
-        help="Lowest alarm level that --notify and --exit-on-alarm react to. Default: critical, "
-        "or the one in the --config file.",
-    ),
-]
-
-
 def watch(
-    path: Watched,
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="What the trainer writes: a folder of rollouts, metrics and logs, one such file, "
+            "- for standard input, or wandb:ENTITY/PROJECT/RUN."
+        ),
+    ],
     output: Output = None,
     dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Also start the dashboard.")
@@ -65,12 +47,25 @@ def watch(
     exit_on_alarm: Annotated[
         bool, typer.Option("--exit-on-alarm", help="End the watch with exit code 3 at an alarm.")
     ] = False,
-    notify: Notify = None,
+    notify: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TARGET",
+            help="Who is told: slack:VARIABLE, discord:, teams: or webhook: with the environment "
+            "variable that holds the address, desktop, or command:COMMAND. Repeat for more.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(help="A YAML file with `diagnostics`: notify, alarms."),
     ] = None,
-    severity: Mildest = None,
+    severity: Annotated[
+        Severity | None,
+        typer.Option(
+            help="Lowest alarm level that --notify and --exit-on-alarm react to. "
+            "Default: critical, or the one in the --config file.",
+        ),
+    ] = None,
     map_: Meanings = None,
     fail_on: FailOnOption = FailOn.COLLAPSE,
 ) -> None:
