@@ -29,7 +29,6 @@ from tuning import MARGIN, Setting, Sweep, Tuned, split, tune
 
 from echoscope.diagnostics.bench.harness import load_curves
 from echoscope.diagnostics.bench.report import BenchReport, made_set, recorded_set, report_of
-from echoscope.diagnostics.bench.report_json import scores_json
 
 
 def is_as_good(new: BenchReport, old: BenchReport) -> bool:
@@ -148,7 +147,7 @@ def _as_json(
                 "runs": runs,
                 "thresholds": name,
                 "kind_right": report.num_kind_right,
-                **scores_json(report.verdict),
+                **report.verdict.to_json(),
             }
             for runs, name, report in reports
         ],
@@ -157,7 +156,7 @@ def _as_json(
                 "knob": knob,
                 "value": value,
                 "false_at_margin": measured.num_false_at_margin,
-                **scores_json(measured.scores),
+                **measured.scores.to_json(),
             }
             for knob, value, measured in tuned.tried
         ],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import AsJson
-from .terminal import print_json, printable
+from .terminal import print_json, print_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,7 +91,7 @@ def _row(
 
 def _print(row: dict[str, Any]) -> None:
     if row["state"] == "cleared":
-        typer.echo(printable(f"{row['message']}  [{row['alarm_id']}]"))
+        print_lines(f"{row['message']}  [{row['alarm_id']}]")
         return
     onset = "" if row["onset_step"] is None else f", onset {row['onset_step']}"
     *earlier, latest = row["severities"]
@@ -107,5 +107,4 @@ def _print(row: dict[str, Any]) -> None:
         lines.append(f"  suggested: {row['suggested']}")
     if row["evidence"]:
         lines.append(f"  evidence: {', '.join(row['evidence'])}")
-    for line in lines:
-        typer.echo(printable(line))
+    print_lines(*lines)

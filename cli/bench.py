@@ -82,28 +82,36 @@ def collapse(
     """Measure how early and how reliably collapses are detected, next to other alarm rules."""
     if curves is not None and (part or save):
         fail("--part and --save take our own runs; leave them out with --curves", Exit.USAGE)
+    from echoscope.diagnostics.bench.detectors.own import detector as detector_of
     from echoscope.diagnostics.bench.harness import load_curves
-    from echoscope.diagnostics.bench.report_json import report_json
+    from echoscope.diagnostics.bench.report import report
     from echoscope.diagnostics.read.records import MetricsFileError
+    from echoscope.text.user_code import search_working_folder
 
     try:
-        detectors = _detectors(detector)
+        detectors: dict[str, Alert] = {}
+        if detector is not None:
+            search_working_folder()
+            detectors[detector] = detector_of(detector)
         sets = _own(part or USUAL, seeds) if curves is None else {curves.name: load_curves(curves)}
         if save is not None:
             _save(save, sets)
             return
     except (MetricsFileError, OSError) as error:
         fail(error, Exit.UNREADABLE)
-    reports = {
-        name: _judged(name, runs, detectors) for name, runs in sets.items() if runs or curves
-    }
+    reports: dict[str, BenchReport] = {}
+    for name, runs in sets.items():
+        if runs or curves:
+            with progress_bars() as bar:
+                progress = bar(f"{name} runs")
+                reports[name] = report(name, runs, detectors=detectors, progress=progress)
     if as_json:
-        values = {name: report_json(report) for name, report in reports.items()}
+        values = {name: each.to_json() for name, each in reports.items()}
         print_json(values if curves is None else next(iter(values.values())))
         return
     console = output_console(TABLE_WIDTH, is_wrapped=True)
-    for report in reports.values():
-        show_report(console, report, with_runs=curves is not None)
+    for each in reports.values():
+        show_report(console, each, with_runs=curves is not None)
         console.print()
 
 
@@ -161,24 +169,6 @@ def _save(folder: Path, sets: Mapping[str, list[LabelledRun]]) -> None:
     (folder / CARD).write_bytes((SMALL_RUNS / CARD).read_bytes())
     num_runs = sum(map(len, sets.values()))
     output_console().print(f"{num_runs} runs in {folder}: read its {CARD}")
-
-
-def _detectors(name: str | None) -> dict[str, Alert]:
-    """The detector of that name, with its name; none without a name."""
-    if name is None:
-        return {}
-    from echoscope.diagnostics.bench.detectors.own import detector
-    from echoscope.text.user_code import search_working_folder
-
-    search_working_folder()
-    return {name: detector(name)}
-
-
-def _judged(name: str, runs: list[LabelledRun], detectors: dict[str, Alert]) -> BenchReport:
-    from echoscope.diagnostics.bench.report import report
-
-    with progress_bars() as bar:
-        return report(name, runs, detectors=detectors, progress=bar(f"{name} runs"))
 
 
 def show_report(console: Console, report: BenchReport, *, with_runs: bool) -> None:

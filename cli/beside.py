@@ -12,8 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -24,39 +23,44 @@ GLANCE_S = 0.25
 """Between two looks at it."""
 
 
-class StartedDashboard:
-    """A dashboard that was started, or what kept it from starting."""
+class DashboardBeside:
+    """A dashboard for the runs under a folder, while the block runs. It starts when announced."""
 
     def __init__(self, root: Path) -> None:
-        self._link = self._run = self._trouble = ""
+        self._root = root
+        self._link = self._run = ""
         self._is_ending = False
         self._teller: threading.Thread | None = None
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- outlives this call
         self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> DashboardBeside:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def announce(self, say: Callable[[str], None], run: str) -> None:
+        """Start it, and say where the page of a run is, as soon as it can be reached."""
+        self._run = run
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 -- outlives this call
         # It ends when its stdin does, however this process ends.
         command = [
             *(sys.executable, "-P", "-m", "echoscope", "dashboard"),
-            *("--until-stdin-ends", "--", str(root.absolute())),
+            *("--until-stdin-ends", "--", str(self._root.absolute())),
         ]
         try:
-            self._process = subprocess.Popen(
+            process = self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._errors,
+                stderr=errors,
                 start_new_session=True,
             )
         except OSError as error:
-            self._trouble = str(error)
-
-    def announce(self, say: Callable[[str], None], run: str) -> None:
-        """Say where the page of a run is, as soon as the dashboard can be reached."""
-        if self._process is None:
-            say(f"the dashboard did not start: {self._trouble}; training goes on")
+            say(f"the dashboard did not start: {error}; training goes on")
             return
-        self._run = run
         self._teller = threading.Thread(
-            target=self._tell, args=(say, self._process), name="dashboard", daemon=True
+            target=self._tell, args=(say, process, errors), name="dashboard", daemon=True
         )
         self._teller.start()
 
@@ -90,7 +94,9 @@ class StartedDashboard:
         if self._teller is not None:
             self._teller.join(PATIENCE_S)
 
-    def _tell(self, say: Callable[[str], None], process: subprocess.Popen[bytes]) -> None:
+    def _tell(
+        self, say: Callable[[str], None], process: subprocess.Popen[bytes], errors: IO[bytes]
+    ) -> None:
         """Its first line is the link that opens it."""
         assert process.stdout is not None
         self._link = process.stdout.readline().decode("utf-8", "replace").strip()
@@ -98,8 +104,8 @@ class StartedDashboard:
             say(f"dashboard {run_page(self._link, self._run)}")
             return
         process.wait()
-        self._errors.seek(0)
-        text = self._errors.read().decode("utf-8", "replace")
+        errors.seek(0)
+        text = errors.read().decode("utf-8", "replace")
         lines = [line for line in text.splitlines() if line.strip()]
         why = lines[-1].removeprefix("error: ") if lines else "it ended without a word"
         if not self._is_ending:
@@ -115,16 +121,3 @@ def run_page(link: str, run: str) -> str:
     parts = urlsplit(link)
     query = urlencode([("run", run), *parse_qsl(parts.query)])
     return urlunsplit(parts._replace(path="/live", query=query))
-
-
-@contextmanager
-def dashboard_beside(root: Path, *, is_wanted: bool) -> Iterator[StartedDashboard | None]:
-    """A dashboard for the runs under `root` while the block runs; None if it is not wanted."""
-    if not is_wanted:
-        yield None
-        return
-    beside = StartedDashboard(root)
-    try:
-        yield beside
-    finally:
-        beside.end()

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from . import alarms, branch
 from .options import AsJson, Exit
-from .terminal import print_json, printable
+from .terminal import print_json, print_lines, printable
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunInfo
@@ -274,7 +274,7 @@ def _report(out: dict[str, Any], as_json: bool) -> None:
         return
     if out["outcome"] == "not_sent":
         advice = f". {out['advice']}" if out["advice"] else ""
-        typer.echo(printable(f"{out['action']} not sent: {out['detail']}{advice}"), err=True)
+        print_lines(f"{out['action']} not sent: {out['detail']}{advice}", err=True)
         return
     when = f" {after_step(out['step'] - 1)}" if "step" in out else ""
     typer.echo(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import AsJson, Exit
-from .terminal import output_console, print_json, printable, table_of
+from .terminal import output_console, print_json, print_lines, table_of
 
 if TYPE_CHECKING:
     from echoscope.store.steer.cures import Arm, Cure
@@ -86,7 +86,7 @@ def _agrees(arm: Arm, reason: str, as_json: bool) -> bool:
     """Ask, where somebody is there to answer."""
     if as_json or not sys.stdin.isatty():
         return False
-    typer.echo(printable(reason))
+    print_lines(reason)
     return typer.confirm(f"Go on with {arm.run_id}?", default=True)
 
 
@@ -98,7 +98,7 @@ def _told(run: Path, as_json: bool) -> Any:
 
     def told(plan: Cure, event: str) -> None:
         if event:
-            typer.echo(printable(event), err=as_json)
+            print_lines(event, err=as_json)
         rows = list(table(run, plan))
         numbers = [(row["num_steps"], row["ended"]) for row in rows]
         if numbers != printed and not as_json:
@@ -116,10 +116,9 @@ def _show(run: Path, plan: Cure, reason: str, as_json: bool) -> None:
         print_json({"run_id": run.name, "steps": plan.steps, "text": reason, "arms": rows})
         return
     _print_table(rows)
-    for number, arm in enumerate(plan.arms, 1):
-        typer.echo(printable(f"{number}: {arm.why} {arm.rate}".rstrip()))
+    print_lines(*(f"{n}: {arm.why} {arm.rate}".rstrip() for n, arm in enumerate(plan.arms, 1)))
     if reason:
-        typer.echo(printable(reason))
+        print_lines(reason)
 
 
 def _print_table(treatments: list[dict[str, Any]]) -> None:

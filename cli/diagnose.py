@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +17,7 @@ from .terminal import (
     fail,
     output_console,
     print_json,
-    printable,
+    print_lines,
     printable_text,
     progress_bars,
 )
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from echoscope.diagnostics.read.table import MetricTable
     from echoscope.diagnostics.tools.evaluation_file import AnswerFile, Comparison
     from echoscope.store.reader import RunReader
+
+    Answer = Verdict | AnswerFile | Comparison
 
 
 def diagnose(
@@ -80,7 +84,23 @@ def diagnose(
         raise typer.BadParameter("--model and --checkpoint exclude each other")
     if every is not None and model is None and checkpoint is None:
         raise typer.BadParameter("--every says how often to score: give --model or --checkpoint")
-    answer = _found(path, other, map_ or (), run, model, checkpoint, every, at)
+    with _exit_codes():
+        _require_path(path)
+        mapping = mapping_of(map_)
+        if other is not None:
+            _require_path(other)
+            from echoscope.diagnostics.tools.evaluation_file import compare, evaluation_of
+
+            answer: Answer = compare(evaluation_of(path, mapping), evaluation_of(other, mapping))
+        else:
+            from echoscope.diagnostics.judge.verdict import diagnose as judge
+
+            with progress_bars() as bar:
+                rescore = _rescore(model, checkpoint, every, bar("scoring reasonings"))
+                judged = partial(
+                    judge, path, progress=bar("importing (rows)"), rescore=rescore, run=run, at=at
+                )
+                answer = _verdict_or_evaluation(path, mapping, judged)
     from echoscope.diagnostics.judge.record import Verdict  # loaded by now
 
     if as_json:
@@ -88,64 +108,28 @@ def diagnose(
     elif isinstance(answer, Verdict):
         _show(answer)
     else:
-        for line in answer.text.split("\n"):
-            typer.echo(printable(line))
+        print_lines(*answer.text.split("\n"))
     raise typer.Exit(exit_code(answer, fail_on) if isinstance(answer, Verdict) else Exit.OK)
 
 
-def _found(
-    path: Path,
-    other: Path | None,
-    meanings: Sequence[str],
-    run: str,
-    model: str | None,
-    checkpoint: int | None,
-    every: int | None,
-    at: int | None,
-) -> Verdict | AnswerFile | Comparison:
-    """The verdict, or what an evaluation says; or one line and an exit code."""
-    from echoscope.diagnostics.judge.verdict import diagnose as judge
-    from echoscope.diagnostics.read.records import AnswersError
+def _verdict_or_evaluation(
+    path: Path, mapping: Mapping[str, Meaning], judged: Callable[..., Verdict]
+) -> Verdict | AnswerFile:
+    """The verdict; or what a file says as an evaluation, where its replies have no steps."""
+    from echoscope.diagnostics.read.records import AnswersError, MetricsFileError
 
     try:
-        _require_path(path)
-        mapping = mapping_of(meanings)
-        if other is not None:
-            _require_path(other)
-            from echoscope.diagnostics.tools.evaluation_file import compare, evaluation_of
+        verdict = judged(mapping=mapping)
+    except AnswersError as answers:
+        from echoscope.diagnostics.tools.evaluation_file import of_answers
 
-            return compare(evaluation_of(path, mapping), evaluation_of(other, mapping))
-        with progress_bars() as bar:
-            rescore = None
-            if model is not None or checkpoint is not None:
-                rescore = _rescore(model, checkpoint, every, bar("scoring reasonings"))
-            progress = bar("importing (rows)")
-            try:
-                verdict = judge(
-                    path, mapping=mapping, progress=progress, rescore=rescore, run=run, at=at
-                )
-            except AnswersError as answers:
-                from echoscope.diagnostics.tools.evaluation_file import of_answers
+        return of_answers(answers)
+    if exit_code(verdict, FailOn.COLLAPSE) is Exit.INSUFFICIENT and path.is_file():
+        from echoscope.diagnostics.tools.evaluation_file import evaluation_of
 
-                return of_answers(answers)
-        is_unclear = exit_code(verdict, FailOn.COLLAPSE) is Exit.INSUFFICIENT
-        return (_evaluation_of(path, mapping) if is_unclear else None) or verdict
-    except Exception as error:
-        code = _exit_of(error)
-        if code is None:
-            raise
-        fail(error, code)
-
-
-def _evaluation_of(path: Path, mapping: Mapping[str, Meaning]) -> AnswerFile | None:
-    """What a file of replies without steps says as an evaluation; None for any other path."""
-    from echoscope.diagnostics.read.records import MetricsFileError
-    from echoscope.diagnostics.tools.evaluation_file import evaluation_of
-
-    try:
-        return evaluation_of(path, mapping) if path.is_file() else None
-    except MetricsFileError:
-        return None  # it has steps: the verdict says all that is known
+        with suppress(MetricsFileError):  # it has steps: the verdict says all that is known
+            return evaluation_of(path, mapping)
+    return verdict
 
 
 def _require_path(path: Path) -> None:
@@ -171,18 +155,26 @@ _ERRORS = (
 failed, because most of these modules import what a metrics file does not need."""
 
 
-def _exit_of(error: Exception) -> Exit | None:
-    """The exit code of a user's mistake; None for a bug."""
-    for module, name, code in _ERRORS:
-        if module in sys.modules and isinstance(error, vars(sys.modules[module])[name]):
-            return code
-    return Exit.UNREADABLE if isinstance(error, OSError) else None  # StoreError is an OSError
+@contextmanager
+def _exit_codes() -> Iterator[None]:
+    """A user's mistake in the block is one line and its exit code; a bug stays a traceback."""
+    try:
+        yield
+    except Exception as error:
+        for module, name, code in _ERRORS:
+            if module in sys.modules and isinstance(error, vars(sys.modules[module])[name]):
+                fail(error, code)
+        if isinstance(error, OSError):  # StoreError is one
+            fail(error, Exit.UNREADABLE)
+        raise
 
 
 def _rescore(
     model: str | None, checkpoint: int | None, every: int | None, progress: Report
-) -> Rescore:
-    """What puts the information under a model at hand into a run's metrics."""
+) -> Rescore | None:
+    """What puts the information under a model at hand into a run's metrics, where one is named."""
+    if model is None and checkpoint is None:
+        return None
     from echoscope.diagnostics.tools.rescoring import with_information
 
     def rescore(table: MetricTable, reader: RunReader) -> MetricTable:
@@ -202,7 +194,7 @@ def _show(verdict: Verdict) -> None:
     from echoscope.diagnostics.judge.alarms import RunState
 
     if verdict.state is RunState.EVALUATION:
-        typer.echo(printable(verdict.text))
+        print_lines(verdict.text)
         return
     console = output_console()
     colour = {"healthy": "green", "converged": "green", "watch": "yellow"}.get(

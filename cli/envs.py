@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import AsJson
-from .terminal import output_console, print_json, printable, progress_bars, table_of
+from .terminal import output_console, print_json, print_lines, progress_bars, table_of
 
 if TYPE_CHECKING:
     from echoscope.envs.checks.check_env import CheckReport
@@ -76,7 +76,7 @@ def show(env_id: EnvId) -> None:
     from echoscope.text.user_code import search_working_folder
 
     search_working_folder()
-    typer.echo("\n".join(map(printable, described(env_id).splitlines())))
+    print_lines(*described(env_id).splitlines())
 
 
 @app.command()
@@ -215,7 +215,7 @@ def _print_checks(rows: Sequence[tuple[CheckReport, PlayerScore | None]]) -> Non
     for report, _ in rows:
         for kind, findings in (("failed ", report.failed), ("skipped", report.skipped)):
             for name, reason in findings.items():
-                typer.echo(f"{kind} {report.env_id}, {name}: {printable(reason)}")
+                print_lines(f"{kind} {report.env_id}, {name}: {reason}")
         earned = "; ".join(
             f"{name} {score.mean:.3g} ({percent(score.num_solved / score.num_tried)})"
             for name, score in report.scores.items()

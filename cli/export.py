@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from .options import AsJson, step_range
-from .terminal import print_json, printable, progress_bars
+from .terminal import print_json, print_lines, progress_bars
 
 if TYPE_CHECKING:
     from echoscope.store.exporters.exporting import ExportReport
@@ -114,9 +114,8 @@ def export(
         )
     if as_json:
         print_json(_as_json(report))
-        return
-    for line in words(report):
-        typer.echo(printable(line))
+    else:
+        print_lines(*words(report))
 
 
 def _split(text: str) -> SplitChoice | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import AsJson, Meanings, MetricsRun, Output, mapping_of
-from .terminal import print_json, printable, progress_bars
+from .terminal import print_json, print_lines, progress_bars
 
 if TYPE_CHECKING:
     from echoscope.diagnostics.tools.importing import JointReport
@@ -50,9 +50,8 @@ def import_(
         )
     if as_json:
         print_json(_as_json(report))
-        return
-    for line in words(report):
-        typer.echo(printable(line))
+    else:
+        print_lines(*words(report))
 
 
 def words(joint: JointReport) -> list[str]:

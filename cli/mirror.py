@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .terminal import printable, progress_bars
+from .terminal import print_lines, progress_bars
 
 
 class To(StrEnum):
@@ -52,12 +53,12 @@ def mirror(
             to.value,
             config,
             progress=bar("copying (steps)"),
-            on_message=lambda text: typer.echo(printable(text), err=True),
+            on_message=partial(print_lines, err=True),
         )
     where = status.where
     if not num_steps:
         text = f"Nothing to add: {to.value} has this run up to step {status.last_step} ({where})."
-        typer.echo(printable(text))
+        print_lines(text)
         return
     copied = counted(num_steps, "step")
     look = {
@@ -65,5 +66,4 @@ def mirror(
         To.TENSORBOARD: f"Next: tensorboard --logdir {shlex.quote(where)}",
         To.TRACKIO: f"Next: trackio show --project {project}",
     }
-    typer.echo(printable(f"{shown_path(run)}: copied {copied} to {to.value}: {where}"))
-    typer.echo(printable(look[to]))
+    print_lines(f"{shown_path(run)}: copied {copied} to {to.value}: {where}", look[to])

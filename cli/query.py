@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal import print_json, printable, printable_text
+from .terminal import print_json, print_lines, printable, printable_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,8 +59,7 @@ def query(
     limits = replace(OWN, seconds=timeout, memory=memory, advice=advice)
     result = ask(run, sql, limits=limits)
     answer = result.table
-    for warning in result.warnings:
-        typer.echo(f"warning: {printable(warning)}", err=True)
+    print_lines(*(f"warning: {warning}" for warning in result.warnings), err=True)
     chosen = OutputFormat.JSON if as_json else format
     most = _TABLE_ROWS if limit is None and chosen is OutputFormat.TABLE else limit
     head = answer if most is None else answer.slice(0, min(most, answer.num_rows))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import AsJson
-from .terminal import interruptible, print_json, printable, printable_text, progress_bars
+from .terminal import interruptible, print_json, print_lines, printable_text, progress_bars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,8 +77,7 @@ def list_runs(
         _print_runs(rows)
     else:
         typer.echo(f"no runs in {root}")
-    for reason in reader.unreadable.values():
-        typer.echo(f"not listed: {printable(reason)}", err=True)
+    print_lines(*(f"not listed: {why}" for why in reader.unreadable.values()), err=True)
 
 
 @app.command()
@@ -123,7 +122,7 @@ def verify(run: Run, as_json: AsJson = False) -> None:
         print_json(report, indent=1)
     else:
         for problem in report.problems:
-            typer.echo(printable(f"{problem.path}: {problem.what}; lost: {problem.lost}"))
+            print_lines(f"{problem.path}: {problem.what}; lost: {problem.lost}")
         verdict = f"{len(report.problems)} bad" if report.problems else "all good"
         typer.echo(
             f"{report.num_files} files, {report.num_bytes / 1e6:.1f} MB, "
@@ -144,8 +143,7 @@ def pack(run: Run, as_json: AsJson = False) -> None:
     if as_json:
         print_json(report, indent=1)
         return
-    for text in report.damaged:
-        typer.echo(f"left as it is: {printable(text)}", err=True)
+    print_lines(*(f"left as it is: {text}" for text in report.damaged), err=True)
     typer.echo(
         f"packed {report.num_steps} steps: {report.num_files_before} files became "
         f"{report.num_files_after}"
@@ -186,8 +184,7 @@ def note(
         print_json(notes)
     else:
         lines = [", ".join(notes.tags), *notes.note.splitlines(), "pinned" * notes.is_pinned]
-        for line in filter(None, lines):
-            typer.echo(printable(line))
+        print_lines(*filter(None, lines))
 
 
 @app.command()
@@ -263,12 +260,12 @@ def catalog(
             adoptions.append(adoption)
             advance(len(adoptions), num_runs)
         missing = shared.missing(reader)
-    for text in (why for adoption in adoptions for why in adoption.waiting):
-        typer.echo(f"left out until it is whole: {printable(text)}", err=True)
+    for adoption in adoptions:
+        print_lines(*(f"left out until it is whole: {why}" for why in adoption.waiting), err=True)
     if missing:
-        typer.echo(
-            printable(f"{', '.join(missing)}: in the catalog, but no longer in {shown_path(root)}.")
-            + " Queries that need these files fail; begin a new catalog to leave them out.",
+        print_lines(
+            f"{', '.join(missing)}: in the catalog, but no longer in {shown_path(root)}. "
+            "Queries that need these files fail; begin a new catalog to leave them out.",
             err=True,
         )
     num_packs = sum(adoption.num_packs for adoption in adoptions)
@@ -359,7 +356,7 @@ def _noted(info: RunInfo) -> dict[str, Any]:
     try:
         notes = read_annotations(info.path)
     except StoreError as error:
-        typer.echo(f"tags and note not shown: {printable(str(error))}", err=True)
+        print_lines(f"tags and note not shown: {error}", err=True)
         notes = Annotations()
     tags = list(dict.fromkeys([*info.tags, *notes.tags]))
     return {"tags": tags, "note": notes.note, "is_pinned": notes.is_pinned}

@@ -41,6 +41,12 @@ def printable(text: str) -> str:
     )
 
 
+def print_lines(*lines: str, err: bool = False) -> None:
+    """Print text of strangers line by line, each as `printable`."""
+    for line in lines:
+        typer.echo(printable(line), err=err)
+
+
 def printable_text(text: str, style: str = "") -> Text:
     """As `printable`, for a console, which takes nothing in it for its own markup."""
     from rich.text import Text

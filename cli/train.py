@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from echoscope.core.run.observers import TrainEvents
     from echoscope.store.reader import RunReader
 
-Dashboard = Annotated[
-    bool,
-    typer.Option(
-        "--dashboard",
-        help="Also open the dashboard, on this machine only. It stays open until Ctrl-C.",
-    ),
-]
 EXIT_CODES = {"finished": 0, "stopped": 0, "failed": 1}
 
 
@@ -51,7 +44,13 @@ def train(
     ] = None,
     root: Root = Path("runs"),
     headless: Headless = False,
-    dashboard: Dashboard = False,
+    dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--dashboard",
+            help="Also open the dashboard, on this machine only. It stays open until Ctrl-C.",
+        ),
+    ] = False,
 ) -> None:
     """Train a policy with StarPO.
 
@@ -97,11 +96,10 @@ def train(
         begin += ["-o", str(path.absolute())]
         _on_cluster(settings, path, begin, ["--resume", str(path.absolute())], dashboard)
 
-    def train_it(events: TrainEvents) -> tuple[Path, str]:
-        from echoscope.core.run.branching import go_on  # torch: seconds, which the view shows
+    def train_it(events: TrainEvents) -> str:
         from echoscope.core.run.launch import start
 
-        return go_on(path, events, start(settings, path, events))
+        return start(settings, path, events)
 
     _watched(settings, path, train_it, headless, dashboard)
 
@@ -131,14 +129,12 @@ def _resume(
         go_on = ["--resume", str(path.absolute()), *words]
         _on_cluster(config, path, go_on, go_on, dashboard)
 
-    def train_it(events: TrainEvents) -> tuple[Path, str]:
-        from echoscope.core.run.branching import go_on
+    def train_it(events: TrainEvents) -> str:
         from echoscope.core.run.launch import resume
 
         if is_rewound:
-            return go_on(path, events, reader.info().status)
-        status = resume(path, events, settings=settings, checkpoint=checkpoint)
-        return go_on(path, events, status)
+            return reader.info().status
+        return resume(path, events, settings=settings, checkpoint=checkpoint)
 
     _watched(config, path, train_it, headless, dashboard)
 
@@ -175,10 +171,10 @@ def _on_cluster(
     """Train on ranks that Ray places, which print a line a step here."""
     from echoscope.core.run.cluster import train_on_cluster
 
-    from .beside import dashboard_beside
+    from .beside import DashboardBeside
 
-    with dashboard_beside(path.absolute().parent, is_wanted=dashboard) as beside:
-        if beside is not None:
+    with DashboardBeside(path.absolute().parent) as beside:
+        if dashboard:
             beside.announce(typer.echo, path.name)
         plain = ["--headless"]
         status = train_on_cluster(config, path, begin + plain, go_on + plain, typer.echo)
@@ -203,21 +199,23 @@ def _nothing_to_train(reader: RunReader, settings: Mapping[str, Any]) -> str:
 def _watched(
     config: RunConfig,
     path: Path,
-    train_it: Callable[[TrainEvents], tuple[Path, str]],
+    train_it: Callable[[TrainEvents], str],
     headless: bool,
     dashboard: bool,
 ) -> None:
     """Train before the eyes of whoever started it, with a dashboard beside it or not."""
-    from .beside import dashboard_beside
+    from .beside import DashboardBeside
     from .training_view import treatments_of, watch
 
-    with dashboard_beside(path.absolute().parent, is_wanted=dashboard) as beside:
+    with DashboardBeside(path.absolute().parent) as beside:
         with watch(config, is_live=_is_live(headless)) as events:
-            if beside is not None:
+            if dashboard:
                 beside.announce(events.message, path.name)
-            path, status = train_it(events)
+            from echoscope.core.run.branching import go_on  # torch: seconds, which the view shows
+
+            path, status = go_on(path, events, train_it(events))
         events.summary(path, status, treatments_of(path))
-        if beside is not None and sys.stdout.isatty() and not _was_interrupted(path):
+        if dashboard and sys.stdout.isatty() and not _was_interrupted(path):
             beside.stay(events.message)
     raise typer.Exit(EXIT_CODES[status])
 

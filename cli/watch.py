@@ -26,32 +26,14 @@ class Severity(StrEnum):
     CRITICAL = "critical"
 
 
-Watched = Annotated[
-    Path,
-    typer.Argument(
-        help="What the trainer writes: a folder of rollouts, metrics and logs, one such file, "
-        "- for standard input, or wandb:ENTITY/PROJECT/RUN."
-    ),
-]
-Notify = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TARGET",
-        help="Who is told: slack:VARIABLE, discord:, teams: or webhook: with the environment "
-        "variable that holds the address, desktop, or command:COMMAND. Repeat for more.",
-    ),
-]
-Mildest = Annotated[
-    Severity | None,
-    typer.Option(
-        help="Lowest alarm level that --notify and --exit-on-alarm react to. Default: critical, "
-        "or the one in the --config file.",
-    ),
-]
-
-
 def watch(
-    path: Watched,
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="What the trainer writes: a folder of rollouts, metrics and logs, one such file, "
+            "- for standard input, or wandb:ENTITY/PROJECT/RUN."
+        ),
+    ],
     output: Output = None,
     dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Also start the dashboard.")
@@ -65,12 +47,25 @@ def watch(
     exit_on_alarm: Annotated[
         bool, typer.Option("--exit-on-alarm", help="End the watch with exit code 3 at an alarm.")
     ] = False,
-    notify: Notify = None,
+    notify: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TARGET",
+            help="Who is told: slack:VARIABLE, discord:, teams: or webhook: with the environment "
+            "variable that holds the address, desktop, or command:COMMAND. Repeat for more.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(help="A YAML file with `diagnostics`: notify, alarms."),
     ] = None,
-    severity: Mildest = None,
+    severity: Annotated[
+        Severity | None,
+        typer.Option(
+            help="Lowest alarm level that --notify and --exit-on-alarm react to. "
+            "Default: critical, or the one in the --config file.",
+        ),
+    ] = None,
     map_: Meanings = None,
     fail_on: FailOnOption = FailOn.COLLAPSE,
 ) -> None:
@@ -88,7 +83,7 @@ def watch(
     from echoscope.store.records import AlarmSeverity
     from echoscope.watch.watching import Watch
 
-    from .beside import dashboard_beside
+    from .beside import DashboardBeside
     from .watch_view import JsonView, LineView
 
     run = output or Path("runs") / _name_of(path)
@@ -114,8 +109,8 @@ def watch(
         on_step=view.step,
         on_alarms=on_alarms,
     )
-    with dashboard_beside(run.parent, is_wanted=dashboard) as beside:
-        if beside is not None:
+    with DashboardBeside(run.parent) as beside:
+        if dashboard:
             beside.announce(view.message, run.name)
         try:
             _follow(following, view, is_once=once, is_over=lambda: is_over)

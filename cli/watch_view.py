@@ -9,14 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.read.wandb_address import is_address
 from echoscope.store.query import metric_keys
 from echoscope.text.amounts import fixed, memory_size
 
-from .terminal import print_json, printable
+from .terminal import print_json, print_lines
 
 if TYPE_CHECKING:
     from echoscope.diagnostics.judge.record import Verdict
@@ -46,7 +44,7 @@ class LineView:
         self._state = ""
 
     def message(self, text: str) -> None:
-        typer.echo(printable(text))
+        print_lines(text)
 
     def step(self, step: int, values: Mapping[str, float], verdict: Verdict) -> None:
         numbers = [f"{name} {value}" for name, value in of_step(values)]
@@ -86,7 +84,7 @@ class JsonView(LineView):
     """One JSON object a line, on the standard output; messages on the error output."""
 
     def message(self, text: str) -> None:
-        typer.echo(printable(text), err=True)
+        print_lines(text, err=True)
 
     def step(self, step: int, values: Mapping[str, float], verdict: Verdict) -> None:
         state, metrics = verdict.state.value, dict(values)

@@ -11,15 +11,8 @@ Measurements are made before the update, at the weights that sampled:
 
 The starting policy is measured, because it is what later steps are compared with.
 
-Tier 2 has a budget, a share of the training's work. Information is measured more often while a sign
-of collapse shows, and less often afterwards (`measure/costs.py`). Work is counted in tokens
-through the model, not in seconds: so what is measured at a step follows from the data alone, and a
-resumed run measures the same steps as one that was never interrupted, on any machine under any
-load. Seconds are reported (`time/diagnostics_frac`).
-
-They decide where a measurement is expensive, with a large model. Its seconds are estimated before
-it is made, from the speed of the rollouts and later from its own. If they are more than a few, it
-waits until the budget can pay for them, and a stop of the run cuts it off.
+Tier 2 has a budget, a share of the training's work: `measure/costs.py` keeps it. Seconds are
+reported (`time/diagnostics_frac`).
 
 A measurement that fails gives NaN and one warning; the run goes on.
 """

@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from echoscope.text.strict_json import finite_or_none
 
 from .detectors.entry import Alert, Entry, entries
 from .harness import LabelledRun
@@ -29,6 +32,17 @@ class BaselineResult:
     matched_scores: Scores | None = None
     sweep: tuple[tuple[float, Scores], ...] = ()
     """Every threshold tried."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As used, matched, and at every threshold."""
+        kept = self.matched_scores
+        return {
+            "name": self.name,
+            "threshold": finite_or_none(self.usual),
+            **self.scores.to_json(),
+            "matched": None if kept is None else {"threshold": self.matched, **kept.to_json()},
+            "sweep": [{"threshold": value, **scores.to_json()} for value, scores in self.sweep],
+        }
 
 
 def measure(alert: Alert, runs: Sequence[LabelledRun]) -> Scores:

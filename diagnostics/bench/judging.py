@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from echoscope.store.records import SEVERITY_RANK, AlarmState
+from echoscope.text.strict_json import finite_or_none
 
 from ..judge.alarms import RULE_ORDER, RunState
 from ..judge.calibration import HORIZON, Calm, Count, kinds_of
@@ -77,6 +78,30 @@ class JudgedRun:
     @property
     def first_critical_step(self) -> int | None:
         return self.critical.steps[0] if self.critical.steps else None
+
+    def to_json(self) -> dict[str, Any]:
+        """What was said about the run, beside its label."""
+        run, call = self.run, self.critical
+        return {
+            "name": run.name,
+            "label": run.label,
+            "seed": run.seed,
+            "counts": run.counts,
+            "collapsed": run.is_collapsed,
+            "onset_labelled": run.onset_step,
+            "halved_step": run.halved_step,
+            "state": self.state.value,
+            "first_watch_step": self.first_watch_step,
+            "first_critical_step": self.first_critical_step,
+            "false_critical_steps": list(call.false_steps),
+            "detected": run.is_collapsed and call.is_in_time,
+            "lead": finite_or_none(call.lead) if run.is_collapsed else None,
+            "kinds": list(self.kinds),
+            "kind_right": self.is_kind_right,
+            "onset_step": call.onset_step,
+            "regime_labelled": None if run.regime is None else run.regime.value,
+            "regime": self.regime.value,
+        }
 
 
 @dataclass(slots=True)

@@ -11,12 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from echoscope.text.strict_json import finite_or_none
+
+from ..judge.alarms import RULE_ORDER
 from ..judge.calibration import Calm, Count
 from .baselines import BaselineResult, baselines, measure
 from .cures.kinds import HERE as CURES
 from .detectors.entry import Alert
-from .harness import SMALL_RUNS, LabelledRun, load_curves
+from .harness import KINDS, SMALL_RUNS, LabelledRun, load_curves
 from .judging import JudgedRun, Said, calibrated, counted_by_kinds, judge, said_with_less
 from .scores import Scores, score
 from .synthetic_runs import COLLAPSES, HEALTHY, make
@@ -31,6 +35,8 @@ REPORT_SEED = 2000
 """Synthetic runs with seeds below this one were used while rules were written."""
 TARGET_DETECTION = 0.95
 TARGET_FALSE_PER_1000 = 1.0
+SCORED_RULES = tuple(rule for rule in RULE_ORDER if rule != "STALE_ENGINE")
+"""No labelled run says which version of the weights sampled it, so none can be called stale."""
 MOST_WITH_LESS = 60
 """Runs of a set that are judged again with kinds of signals left out."""
 
@@ -46,6 +52,15 @@ class KindScores:
     num_critical: int
     """With a critical alarm, at any time: the only count for labels that count neither way."""
     num_kind_right: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The scores of the verdict, and how many runs were watched and called."""
+        return self.critical.to_json() | {
+            "runs": self.num_runs,
+            "watched": self.num_watched,
+            "critical": self.num_critical,
+            "kind_right": self.num_kind_right,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +96,51 @@ class BenchReport:
         """
         scores = other.matched_scores
         return scores is None or not scores.median_lead >= self.verdict.median_lead
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that was counted, and what was said about every run; no infinities, no NaN."""
+        verdict = self.verdict
+        return {
+            "verdict": verdict.to_json() | {"kind_right": self.num_kind_right},
+            "targets": {
+                "detection": verdict.detection >= TARGET_DETECTION,
+                "false_critical": verdict.false_per_1000 <= TARGET_FALSE_PER_1000,
+                "more_lead": {b.name: self.has_more_lead(b) for b in self.beside if b.sweep},
+            },
+            "labels": {label: scores.to_json() for label, scores in self.by_label.items()},
+            "rules": {rule: self._rule_json(rule) for rule in SCORED_RULES},
+            "regimes": [
+                {"labelled": labelled, "named": named, "runs": runs}
+                for (labelled, named), runs in sorted(self.regimes.items())
+            ],
+            "regimes_right": finite_or_none(self.regimes_right),
+            "kinds": [
+                {"label": label, "named": named, "runs": runs}
+                for (label, named), runs in sorted(self.kinds.items())
+            ],
+            "calibration": [
+                {"said": what, "confidence": level, "wrong": wrong, "steps": steps}
+                for (what, level), (wrong, steps) in sorted(self.calibration.items())
+            ],
+            "by_kinds_of_signals": [
+                {"calm": calm, "kinds": num, "wrong": wrong, "steps": steps}
+                for (calm, num), (wrong, steps) in sorted(self.by_kinds.items())
+            ],
+            "baselines": [baseline.to_json() for baseline in self.beside],
+            "runs": [result.to_json() for result in self.results],
+        }
+
+    def _rule_json(self, rule: str) -> dict[str, Any]:
+        """What one rule said: in collapses of the kind that it names, and over all runs."""
+        said = [result.rules[rule] for result in self.results]
+        named = (r for r in self.results if r.run.is_collapsed and KINDS.get(r.run.label) == rule)
+        own = [result.rules[rule] for result in named]
+        return {
+            "own_kind": score([calls.critical for calls in own]).to_json() if own else None,
+            "own_kind_warned_in_time": sum(calls.warning.is_in_time for calls in own),
+            "critical": score([calls.critical for calls in said]).to_json(),
+            "warning": score([calls.warning for calls in said]).to_json(),
+        }
 
 
 def made_set(seeds: Sequence[int]) -> list[LabelledRun]:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from echoscope.text.strict_json import finite_or_none
 
 from .harness import LabelledRun
 
@@ -84,6 +87,22 @@ class Scores:
         return (
             1000 * self.num_false / self.num_healthy_steps if self.num_healthy_steps else math.nan
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """`median_lead` is null where half of the collapses or more are never called."""
+        return {
+            "collapsed": self.num_collapsed,
+            "detected": self.num_in_time,
+            "detection": finite_or_none(self.detection),
+            "median_lead": finite_or_none(self.median_lead),
+            "median_lead_of_called": finite_or_none(self.median_lead_called),
+            "median_onset_error": finite_or_none(self.median_onset_error),
+            "false": self.num_false,
+            "healthy_steps": self.num_healthy_steps,
+            "false_per_1000_steps": finite_or_none(self.false_per_1000),
+            "controls": self.num_controls,
+            "controls_alarmed": self.num_controls_alarmed,
+        }
 
 
 def score(calls: Sequence[Call]) -> Scores:

@@ -26,20 +26,12 @@ def by_label(report: BenchReport) -> TextTable:
     rows = []
     for label, entry in report.by_label.items():
         scores = entry.critical
-        is_collapse = scores.num_collapsed > 0
-        rows.append(
-            (
-                label,
-                str(entry.num_runs),
-                in_time(scores) if is_collapse else "",
-                str(entry.num_kind_right) if is_collapse else "",
-                number(scores.median_lead) if is_collapse else "",
-                number(scores.median_onset_error) if is_collapse else "",
-                str(scores.num_false),
-                str(entry.num_watched),
-                str(entry.num_critical),
-            )
-        )
+        lead, error = number(scores.median_lead), number(scores.median_onset_error)
+        of_collapses = (in_time(scores), str(entry.num_kind_right), lead, error)
+        if not scores.num_collapsed:
+            of_collapses = ("", "", "", "")
+        counts = (scores.num_false, entry.num_watched, entry.num_critical)
+        rows.append((label, str(entry.num_runs), *of_collapses, *map(str, counts)))
     head = ("label", "runs", "called in time", "kind right", "lead", "onset error",
             "false critical", "watched", "critical")  # fmt: skip
     return TextTable(head=head, rows=tuple(rows))

@@ -2,12 +2,12 @@
 
 Every measurement uses up its budget for some steps. The next one waits until they are over. Where a
 sign of collapse shows it does not wait, and later ones wait the longer: on average over a run the
-budget holds. That budget is counted in tokens (`Schedule`), so that a resumed run measures what an
-uninterrupted one does.
+budget holds. That budget is counted in tokens through the model (`Schedule`), so that a resumed run
+measures what an uninterrupted one does, on any machine under any load.
 
 With a large model one measurement may take as long as a step of training. So what is expected to
-take more than `CHEAP_S` must also be paid for in seconds before it is made, and gives way to a stop
-of the run.
+take more than `CHEAP_S`, at the speed of the rollouts or of the measurement before, must also be
+paid for in seconds before it is made, and gives way to a stop of the run.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from started import started
 
-from echoscope.cli.beside import StartedDashboard, dashboard_beside
+from echoscope.cli.beside import DashboardBeside
 from echoscope.store.reader import open_run
 
 PATIENCE_S = 240.0
@@ -158,7 +158,7 @@ def test_a_dashboard_that_cannot_start_is_one_line(
     (broken / "uvicorn.py").write_text("raise OSError('no web server here')\n")
     monkeypatch.setenv("PYTHONPATH", str(broken))
     said: list[str] = []
-    beside = StartedDashboard(tmp_path)
+    beside = DashboardBeside(tmp_path)
     beside.announce(said.append, "x")
     beside.stay(said.append)  # there is nothing to stay for
     assert said == ["the dashboard did not start: no web server here; training goes on"]
@@ -168,21 +168,20 @@ def test_a_dashboard_that_cannot_start_is_one_line(
 def test_no_python_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
     said: list[str] = []
-    with dashboard_beside(tmp_path, is_wanted=True) as beside:
-        assert beside is not None
+    with DashboardBeside(tmp_path) as beside:
         beside.announce(said.append, "")
         beside.stay(said.append)
     (line,) = said
     assert "the dashboard did not start: [Errno 2]" in line
 
 
-def test_one_that_is_not_wanted_is_not_started(
+def test_one_that_is_not_announced_is_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Any] = []
     monkeypatch.setattr(subprocess, "Popen", started.append)
-    with dashboard_beside(tmp_path, is_wanted=False) as beside:
-        assert beside is None
+    with DashboardBeside(tmp_path) as beside:
+        beside.stay(print)
     assert started == []
 
 

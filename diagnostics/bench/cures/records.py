@@ -80,7 +80,9 @@ class TrainedPiece:
         """Without what has its default; numbers with four digits."""
         values = asdict(self)
         values["success"] = {
-            str(step): _short(rate) for step, rate in self.success.items() if math.isfinite(rate)
+            str(step): float(f"{rate:.{DIGITS}g}")
+            for step, rate in self.success.items()
+            if math.isfinite(rate)
         }
         stored = {k: v for k, v in values.items() if v not in (None, (), {}, [])}
         return json.dumps(stored, separators=(",", ":"), allow_nan=False)
@@ -93,10 +95,6 @@ class TrainedPiece:
         for name in ("criticals", "rules", "rewinds"):
             values[name] = tuple(values.get(name, ()))
         return cls(**values)
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
 
 
 class Records:

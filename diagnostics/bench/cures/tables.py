@@ -115,27 +115,18 @@ def by_twin(results: Results) -> TextTable:
 
 def by_advice(results: Results) -> TextTable:
     """What the verdict suggested first, beside the controls over the same runs; in all last."""
-    arms = (ADVICE, REWOUND, PLACEBO)
-    rows, in_all = [], {arm: Rate(held=0, of=0) for arm in arms}
+    rows, rated = [], []
     for result in results.kinds():
-        outcomes = {
-            arm: {run.seed: each.is_cured for run, each in results.outcomes(result.kind, arm)}
-            for arm in arms
-        }
-        advised = outcomes[ADVICE]
+        kind = result.kind
+        outcomes = [results.outcomes(kind, arm) for arm in (ADVICE, REWOUND, PLACEBO)]
+        advised = {run.seed for run, _ in outcomes[0]}
         if result.counts is False or not advised:
             continue
-        rates = {
-            arm: Rate(
-                held=sum(held for seed, held in outcomes[arm].items() if seed in advised),
-                of=sum(seed in advised for seed in outcomes[arm]),
-            )
-            for arm in arms
-        }
-        in_all = {arm: _total([in_all[arm], rate]) for arm, rate in rates.items()}
-        rows.append((f"`{result.kind.name}`", *(rate_words(rate) for rate in rates.values())))
+        rates = [rate_of(each for run, each in arm if run.seed in advised) for arm in outcomes]
+        rows.append((f"`{kind.name}`", *map(rate_words, rates)))
+        rated.append(rates)
     if rows:
-        rows.append(("in all", *(rate_words(rate) for rate in in_all.values())))
+        rows.append(("in all", *(rate_words(_total(rates)) for rates in zip(*rated, strict=True))))
     head = ("kind", "first suggestion", "rewound only", "placebo")
     return TextTable(head=head, rows=tuple(rows))
 

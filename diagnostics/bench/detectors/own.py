@@ -54,16 +54,10 @@ def detector(name: str) -> Alert:
     return partial(_printed_steps, name, command)
 
 
-def columns_of(table: MetricTable, upto: int) -> dict[str, FloatArray64]:
-    """What a function sees: the column `step` and the metrics, NaN where a step has no value.
-
-    Args:
-        upto: rows, from the first.
-    """
-    return {
-        STEP: table.steps[:upto].astype(np.float64),
-        **{key: values[:upto] for key, values in table.columns.items()},
-    }
+def _upto(table: MetricTable, rows: int | None) -> MetricTable:
+    """Its first rows."""
+    columns = {key: values[:rows] for key, values in table.columns.items()}
+    return replace(table, steps=table.steps[:rows], columns=columns)
 
 
 def asked_at_every_step(
@@ -71,13 +65,17 @@ def asked_at_every_step(
 ) -> tuple[int, ...]:
     """The alarms of a function that sees the run up to a step, and says whether it alarms now.
 
+    It sees the column `step` and the metrics, NaN where a step has no value.
+
     Raises:
         UserCodeError: it fails, or returns something else.
     """
     steps = run.table.steps
     is_alarm = np.zeros(len(steps), dtype=bool)
     for row in range(len(steps)):
-        answer = call("detector", name, function, columns_of(run.table, row + 1))
+        seen = _upto(run.table, row + 1)
+        columns = {STEP: seen.steps.astype(np.float64), **seen.columns}
+        answer = call("detector", name, function, columns)
         if not isinstance(answer, bool | np.bool_):
             raise UserCodeError(
                 f"detector {name!r} returned {answer!r:.60} at step {steps[row]} of {run.name}: it "
@@ -108,9 +106,7 @@ def _asked(name: str, command: list[str], run: LabelledRun, upto: int | None) ->
     """The steps that a command prints for the first rows of a run."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.csv"
-        table, rows = run.table, slice(upto)
-        columns = {key: values[rows] for key, values in table.columns.items()}
-        write_csv(replace(table, steps=table.steps[rows], columns=columns), path, ALL_DIGITS)
+        write_csv(_upto(run.table, upto), path, ALL_DIGITS)
         try:
             done = subprocess.run(
                 [*command, str(path)],

@@ -9,7 +9,6 @@ from echoscope.diagnostics.bench.cures.kinds import HERE, kinds, twins
 from echoscope.diagnostics.bench.harness import LabelledRun
 from echoscope.diagnostics.bench.judging import JudgedRun, RuleCalls, judge
 from echoscope.diagnostics.bench.report import recorded_set, report_of
-from echoscope.diagnostics.bench.report_json import report_json
 from echoscope.diagnostics.bench.scores import Call
 from echoscope.diagnostics.judge.alarms import RULE_ORDER, RunState
 from echoscope.diagnostics.judge.regimes import Regime
@@ -71,7 +70,7 @@ def test_per_rule_by_hand() -> None:
     Healthy: 40 steps of three collapses and 100 of the control. It warned once there (step 10);
     ECHO_TRAP once in vain in the control (90) and once too early in its own collapse (20).
     """
-    rules = report_json(report_of("x", RESULTS))["rules"]
+    rules = report_of("x", RESULTS).to_json()["rules"]
     own = rules[FORMAT]["own_kind"]
     assert (own["collapsed"], own["detected"], own["median_lead"]) == (2, 1, 2.5)
     assert own["median_onset_error"] == 17.5  # 10 and 25
@@ -105,7 +104,7 @@ def test_whole_verdict_and_confusion_by_hand() -> None:
 
 
 def test_json_has_everything_and_only_numbers() -> None:
-    stored = json.loads(json.dumps(report_json(report_of("x", RESULTS)), allow_nan=False))
+    stored = json.loads(json.dumps(report_of("x", RESULTS).to_json(), allow_nan=False))
     assert stored["verdict"]["detected"] == 2
     assert stored["verdict"]["false_per_1000_steps"] == pytest.approx(1000 / 220)
     assert stored["targets"]["detection"] is False
