@@ -103,7 +103,7 @@ def words(joint: JointReport) -> list[str]:
             f"Left out {counted(times, 'row')} of {name}, another trainer's format (first file: "
             f"{where}); import that file into a run of its own."
         )
-    for name, times in report.reconstructed.most_common():
+    for name, times in sorted(report.reconstructed.items(), key=lambda each: (-each[1], each[0])):
         lines.append(f"Reconstructed in {counted(times, 'episode')}: {RECONSTRUCTIONS[name]}.")
     lines.append(f"Next: echoscope diagnose {run}")
     return lines
