@@ -155,5 +155,13 @@ def component_key(text: str) -> str:
     """
     if "__" not in text:
         return text
-    digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
-    return f"{re.sub('__+', '_', text)}:{digest}"
+    return f"{re.sub('__+', '_', text)}:{_digest(text, 4)}"
+
+
+def digest_of(*parts: object, size: int = 4) -> str:
+    """A short name for anything, for addresses and keys: two hexadecimal digits a byte."""
+    return _digest(repr(parts), size)
+
+
+def _digest(text: str, size: int) -> str:
+    return hashlib.blake2b(text.encode(errors="replace"), digest_size=size).hexdigest()

@@ -1,4 +1,10 @@
-"""What a notebook draws: a run as a card, a verdict with its evidence, an episode as a dialogue."""
+"""What a notebook draws: a run as a card, a verdict with its evidence, an episode as a dialogue.
+
+Texts of runs are hostile: they are escaped (`dashboard.escaping`) before they become a part of
+HTML. Colours come from the notebook's own text colour, so that a card is readable on any
+background; the few that differ by theme follow the marks that Jupyter, VS Code, Colab and MkDocs
+put on the page.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +32,64 @@ from echoscope.store.records import Trajectory, TrajectoryOutcome, Turn
 from echoscope.store.steer.settings import live_settings
 from echoscope.store.steer.steering import standing
 
-from . import html
+_MARKS = {
+    "light": (
+        *("[data-jp-theme-light=true]", ".vscode-light", "html[theme=light]"),
+        *("[data-theme=light]", "[data-md-color-scheme=default]"),
+    ),
+    "dark": (
+        *("[data-jp-theme-light=false]", ".vscode-dark", "html[theme=dark]"),
+        *("[data-theme=dark]", "[data-md-color-scheme=slate]"),
+    ),
+}
+_SCHEMES = "".join(
+    f"{','.join(f'{mark} .es-nb' for mark in marks)}{{color-scheme:{scheme}}}"
+    for scheme, marks in _MARKS.items()
+)
+STYLE = (
+    f"{verdict_html.STYLE}<style>{_SCHEMES}"
+    ".es-nb{font:14px/1.5 system-ui,sans-serif;border:1px solid rgba(128,128,128,.35);"
+    "border-radius:.5rem;padding:.7rem 1rem;max-width:62rem;text-align:left;margin:.2rem 0}"
+    ".es-nb p{margin:.35rem 0}"
+    ".es-nb-title{font-size:1.15em;font-weight:650;overflow-wrap:anywhere}"
+    ".es-nb-tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(8.6rem,1fr));"
+    "gap:.5rem;margin:.6rem 0}"
+    ".es-nb-tile{border:1px solid rgba(128,128,128,.3);border-radius:.4rem;padding:.35rem .6rem;"
+    "min-width:0}.es-nb-tile b{display:block;font-size:1.05em;overflow-wrap:anywhere}"
+    ".es-nb-tile span{display:block;font-size:.82em;opacity:.75;line-height:1.35}"
+    ".es-nb-tile svg{display:block;width:100%;height:26px}"
+    ".es-nb .es-ctl{border:1px solid currentColor;border-radius:3px;font-size:.8em;padding:0 3px;"
+    "opacity:1}"
+    ".es-nb .es-facts span{white-space:normal;overflow-wrap:anywhere}"
+    ".es-nb .es-outside,.es-nb .es-tag,.es-nb .es-nl{"
+    "color:color-mix(in srgb,currentColor 72%,transparent)}"
+    ".es-nb .es-talk{height:auto;max-height:34rem;min-height:0}"
+    "</style>"
+)
+_WIDTH, _HEIGHT = 100, 26
+
+
+def _framed(*parts: str, style: str = STYLE) -> str:
+    """Parts of HTML, escaped already, as one card."""
+    return f'{style}<div class="es-nb">{"".join(parts)}</div>'
+
+
+def _curve_svg(values: Sequence[float]) -> str:
+    """A small curve; nothing of fewer than two values, which have no course."""
+    if len(values) < 2:
+        return ""
+    low, high = min(values), max(values)
+    points = " ".join(
+        f"{1 + (_WIDTH - 2) * index / (len(values) - 1):.1f},"
+        f"{_HEIGHT - 3 - (_HEIGHT - 6) * ((v - low) / (high - low) if high > low else 0.5):.1f}"
+        for index, v in enumerate(values)
+    )
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" aria-hidden="true">'
+        f'<polyline points="{points}" fill="none" stroke="#3b6fd4" stroke-width="1.8" '
+        'vector-effect="non-scaling-stroke"/></svg>'
+    )
+
 
 _EVIDENCE = (
     *("metric", "name", "unit", "before", "after", "low", "high"),
@@ -97,7 +160,7 @@ class RunVerdict:
         return visible(f"{head}\n{self.verdict.text}", None)
 
     def _repr_html_(self) -> str:
-        return html.framed(
+        return _framed(
             f'<div class="es-nb-title">{escape(self.run, 200)}</div>',
             verdict_html.box(self.verdict),
             verdict_html.grounds(self.verdict),
@@ -143,10 +206,10 @@ class Episode:
         return visible("\n".join(lines), None)
 
     def _repr_html_(self) -> str:
-        return html.framed(
+        return _framed(
             f'<div class="es-nb-title">{escape(self.trajectory.id)}</div>',
             replay_html.episode_html(self.trajectory, self.outcome, most_turns=MAX_TURNS),
-            style=tokens.STYLE + replay_html.STYLE + html.STYLE,
+            style=tokens.STYLE + replay_html.STYLE + STYLE,
         )
 
 
@@ -180,11 +243,11 @@ class RunCard:
         facts = " &middot; ".join(escape(fact, 200) for fact in self.facts)
         cards = "".join(
             f'<div class="es-nb-tile" title="{attribute(tile.help)}"><span>{escape(tile.name)}'
-            f"</span><b>{escape(tile.value)}</b>{html.curve_svg(tile.spark)}"
+            f"</span><b>{escape(tile.value)}</b>{_curve_svg(tile.spark)}"
             f"<span>{escape(tile.change)}</span></div>"
             for tile in self.tiles
         )
-        return html.framed(
+        return _framed(
             f'<div><span class="es-nb-title">{escape(self.name, 200)}</span> '
             f'<span class="es-quiet">{facts}</span></div>',
             f"<p>{self.unjudged}</p>" if self.verdict is None else verdict_html.box(self.verdict),

@@ -49,10 +49,10 @@ def wrapped(line: str, width: int) -> list[str]:
     return textwrap.wrap(line, width, break_on_hyphens=False) or [""]
 
 
-def in_one_line(error: BaseException, most: int = 300) -> str:
+def in_one_line(error: BaseException) -> str:
     """An error with its kind, for a person who reads a log.
 
     >>> in_one_line(ValueError("no\\n room"))
     'ValueError: no room'
     """
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:most]}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -22,7 +22,7 @@ from echoscope.diagnostics.metric_entry import POINTS, SHARE
 from echoscope.store.records import FloatArray64
 
 from ..data.curves import Axis, Curve, Zoom, full_range, smoothed, thinned, usual_range
-from ..labels import value_words
+from ..words import value_words
 from . import theme
 from .marks import MARK_AXIS, Mark, mark_traces
 from .parts import CLEAR, SILENT, Trace, figure_label, figure_text, note, scatter, whiskers

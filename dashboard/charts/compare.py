@@ -16,7 +16,7 @@ from echoscope.store.records import FloatArray64
 from ..data.comparing.groups import in_order
 from ..data.comparing.sweep import Importance
 from ..data.curves import AS_STEPS, Curve, full_range
-from ..labels import value_words
+from ..words import value_words
 from . import theme
 from .charts import NOTHING, LineOptions, line_spec
 from .parts import CLEAR, Spec, figure_text, note, scatter, whiskers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -148,6 +148,7 @@ CHARTS: tuple[Chart, ...] = (
     _of("reference", metric_keys.REF_KL, "How far the policy has moved from the reference policy."),
     _of("speed", "time/step_s", "The seconds that a step takes."),
 )
+BY_NAME: Mapping[str, Chart] = {chart.name: chart for chart in CHARTS}
 
 
 def evidence_chart(verdict: Verdict | None, known_keys: Sequence[str]) -> Chart | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from ..data.curves import Axis, AxisKind, Curve, step_axis
 from . import diagnosis as drawn
 from .charts import LineOptions, line_spec
 from .curated import (
-    CHARTS,
+    BY_NAME,
     EVIDENCE,
     Chart,
     chart_curves,
@@ -42,7 +42,6 @@ from .parts import Spec
 class Figure:
     """A figure that is no curve over the steps."""
 
-    name: str
     title: str
     help: str
     """What it shows, in a sentence or two."""
@@ -86,42 +85,38 @@ def _gradients(run: RunReader, step: int | None) -> Spec | None:
     return None if table.empty else drawn.gradient_bars(table)
 
 
-FIGURES = (
-    Figure(
-        name="regimes",
+FIGURES: Mapping[str, Figure] = {
+    "regimes": Figure(
         title="Regime of the reasoning",
         help="To the right the reasoning varies for one prompt; upwards it depends on the prompt. "
         "Ring: the step that is shown, with its 95 % interval.",
         draw=_regimes,
     ),
-    Figure(
-        name="information_curve",
+    "information_curve": Figure(
         title="Where the reasoning starts to depend on the prompt",
         help="Information about the prompt in the first k tokens, in nats. Dotted: the most that "
         "these prompts allow. Diamond: enough to identify the prompt.",
         draw=_information,
     ),
-    Figure(
-        name="group_map",
+    "group_map": Figure(
         title="Groups and their rewards",
         help="One cell is one group of siblings. Only mixed groups give a gradient. Darker: more "
         "reward spread.",
         draw=_groups,
     ),
-    Figure(
-        name="gradients",
+    "gradients": Figure(
         title="Where the gradient comes from",
         help="Norm of each term's gradient, by the reward spread of the groups. A norm alone grows "
         "with noise: hover for the share of signal.",
         draw=_gradients,
     ),
-)
-_BY_NAME = {figure.name: figure for figure in FIGURES}
+}
+"""By name, as addresses and `Run.plot` have it."""
 
 
 def draw_figure(run: RunReader, name: str, step: int | None) -> Spec | None:
     """One of FIGURES at a step."""
-    return _BY_NAME[name].draw(run, step)
+    return FIGURES[name].draw(run, step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +153,7 @@ class RunCharts:
         """A curated chart by its name, or that of a metric by its key."""
         if name == EVIDENCE and (proof := evidence_chart(self.verdict, self.keys)) is not None:
             return proof
-        curated = next((chart for chart in CHARTS if chart.name == name), None)
-        return curated or (plain_chart(name) if name in self.keys else None)
+        return BY_NAME.get(name) or (plain_chart(name) if name in self.keys else None)
 
     def curves(self, chart: Chart, beside: Sequence[Chart] = ()) -> list[Curve]:
         """The curves of a chart; the metrics of those beside it are asked for together with it."""
@@ -186,7 +180,7 @@ class RunFigures(RunCharts):
 
     def names(self) -> list[str]:
         """Figures that the run has data for."""
-        others = [f.name for f in FIGURES if f.draw(self.run, None) is not None]
+        others = [name for name, f in FIGURES.items() if f.draw(self.run, None) is not None]
         return [chart.name for chart in self.charts()] + others
 
     def figure(self, name: str) -> go.Figure:
@@ -195,7 +189,7 @@ class RunFigures(RunCharts):
         Raises:
             QueryError: there is no such figure or metric, or the run has no data for it.
         """
-        if name in _BY_NAME:
+        if name in FIGURES:
             spec = draw_figure(self.run, name, None)
             if spec is None:
                 raise QueryError(f"the run has no data for the figure {name!r}; see plots()")
@@ -203,7 +197,7 @@ class RunFigures(RunCharts):
         chart = self.chart(name)
         if chart is not None:
             return go.Figure(self.spec(chart, self.curves(chart)))
-        hint = did_you_mean(name, [*(chart.name for chart in CHARTS), *_BY_NAME, *self.keys])
+        hint = did_you_mean(name, [*BY_NAME, *FIGURES, *self.keys])
         raise QueryError(
             f"there is no figure or metric {name[:80]!r}{hint or '; plots() lists the figures'}"
         )

@@ -16,7 +16,7 @@ from echoscope.text.amounts import percent_ends, points
 
 from ..data.curves import FIXED_TASKS
 from ..data.tables import Outline
-from ..labels import value_words
+from ..words import value_words
 from .curated import EVIDENCE, charts_of, eval_keys
 
 NOTHING = "not measured"
@@ -101,7 +101,7 @@ def tiles(
 
     Args:
         outlines: of `tile_keys` at least.
-        known: The metrics that the run has.
+        keys: The metrics that the run has.
         verdict: None where the run is not judged yet.
         progress: Value and second line of the tile that says how far the run is.
     """

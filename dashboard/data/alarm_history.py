@@ -66,9 +66,7 @@ def histories(events: Iterable[Alarm], commands: Sequence[CommandState] = ()) ->
                 course=tuple(severity_course(raised)),
                 cleared_step=course[-1].step if is_cleared else None,
                 ending=course[-1].message if is_cleared else "",
-                done=tuple(
-                    alarm for alarm in commands if alarm.command.command_id.startswith(start)
-                ),
+                done=tuple(each for each in commands if each.command.command_id.startswith(start)),
             )
         )
     return sorted(
@@ -78,10 +76,14 @@ def histories(events: Iterable[Alarm], commands: Sequence[CommandState] = ()) ->
 
 
 def alarm_rows(alarms: Sequence[AlarmHistory]) -> list[dict[str, object]]:
-    """Alarms as rows of a table: column -> hostile text or a number."""
+    """Alarms as rows of a table: column -> hostile text or a number.
+
+    A rule of somebody else's is called by its own name.
+    """
+    titles = {rule: text.title for rule, text in RULE_TEXTS.items()}
     return [
         {
-            "alarm": alarm_title(alarm.latest.rule),
+            "alarm": titles.get(alarm.latest.rule, alarm.latest.rule),
             "severity": "cleared, was " * (not alarm.is_open) + severity_words(alarm.course),
             "raised": alarm.raised.step,
             "began": NONE if alarm.raised.onset_step is None else alarm.raised.onset_step,
@@ -95,9 +97,3 @@ def alarm_rows(alarms: Sequence[AlarmHistory]) -> list[dict[str, object]]:
         }
         for alarm in alarms[:MAX_ROWS]
     ]
-
-
-def alarm_title(rule: str) -> str:
-    """What people call an alarm: `Template collapse`; a rule of somebody else's by its own name."""
-    text = RULE_TEXTS.get(rule)
-    return text.title if text else rule

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from echoscope.diagnostics.measure.outcomes import (
     CountedEpisode,
@@ -21,11 +21,7 @@ from echoscope.diagnostics.measure.outcomes import (
     tables_of,
     task_rates,
 )
-from echoscope.diagnostics.tools.stored_outcomes import (
-    Planned,
-    planned,
-    stored_outcomes,
-)
+from echoscope.diagnostics.tools.stored_outcomes import Planned, planned, stored_outcomes
 from echoscope.store.query.listing import RunRow
 from echoscope.store.reader import open_run
 from echoscope.store.status import Origin
@@ -66,10 +62,6 @@ class Played:
     plan: Planned
     num_played: int
     worlds: Mapping[World, WorldPlayed]
-    compared: dict[World, tuple[Played, Estimate]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
-    """What it was compared with last, and what that gave: a bootstrap takes a while."""
 
     @property
     def name(self) -> str:
@@ -153,12 +145,12 @@ class EvaluationGroup:
 
 def difference_from(evaluation: Played, best: Played, world: World) -> Estimate:
     """Success of an evaluation minus that of the best, on the tasks of a world."""
-    kept = evaluation.compared.get(world)
-    if kept is None or kept[0] is not best:
-        ours, theirs = evaluation.worlds[world].rates, best.worlds[world].rates
-        difference = paired_estimate([ours[task] - theirs[task] for task in ours if task in theirs])
-        kept = evaluation.compared[world] = best, difference
-    return kept[1]
+    ours, theirs = evaluation.worlds[world].rates, best.worlds[world].rates
+    return _paired(tuple(ours[task] - theirs[task] for task in ours if task in theirs))
+
+
+_paired = functools.lru_cache(maxsize=1_024)(paired_estimate)
+"""A bootstrap takes a while."""
 
 
 def grouped(evaluations: Sequence[Played]) -> list[EvaluationGroup]:

@@ -122,14 +122,11 @@ def shares(means: pd.DataFrame, whole: str, parts: Mapping[str, str]) -> Shares 
 
 def engines_words(config: Mapping[str, Any]) -> str:
     """How many ranks and replicas there are, where there are several; empty otherwise."""
-    parts = []
-    for section, name, role in (
-        ("trainer", "ranks", "ranks train"),
-        ("engine", "replicas", "replicas sample"),
-    ):
-        number = value_at(config, int, section, name) or 0
-        if number > 1:
-            parts.append(f"{number} {role}")
+    numbers = {
+        "ranks train": value_at(config, int, "trainer", "ranks") or 0,
+        "replicas sample": value_at(config, int, "engine", "replicas") or 0,
+    }
+    parts = [f"{number} {role}" for role, number in numbers.items() if number > 1]
     if not parts:
         return ""
     return (

@@ -119,11 +119,7 @@ def look_again_at_runs() -> None:
 
 def foreign_sources() -> tuple[ForeignSource, ...]:
     """What other trainers wrote below the root, as it was seen last; never waits for a look."""
-    return _sources().known(_listed().others)
-
-
-def _sources() -> ForeignSources:
-    return _sources_of(settings().root, settings().sources)
+    return _sources_of(settings().root, settings().sources).known(_listed().others)
 
 
 def _listed() -> RunList:

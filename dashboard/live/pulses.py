@@ -5,11 +5,11 @@ Nothing that a model or an environment wrote is in them. Lines change on a page 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from urllib.parse import quote
 
 from echoscope.diagnostics.judge.record import Verdict
@@ -22,7 +22,7 @@ from echoscope.text.sentences import capitalised
 from ..charts.theme import SEVERITY_TONES
 from ..data import queries
 from ..data.progress import pace, progress_words
-from ..escaping import visible
+from ..escaping import digest_of, visible
 from ..page.problems import Problem
 from ..words import Colour, status_words
 from .scripts import component
@@ -36,6 +36,7 @@ Pulse = Mapping[str, str]
 be live, `verdict` and `alarms` with what stands in them, `commands` with what was asked for and
 answered, `checkpoints` and `keys` with the checkpoints and the metrics that there are.
 """
+_digest = partial(digest_of, size=8)
 _NAMES = ("position", "status", "verdict", "alarms", "commands", "checkpoints", "keys")
 
 
@@ -159,10 +160,6 @@ def _steps(run_id: str) -> int:
     """How many steps the run will take, as it is set now."""
     info, settings = queries.info(run_id), queries.current_settings(run_id)
     return standing(info, queries.commands(run_id), settings).steps
-
-
-def _digest(value: object) -> str:
-    return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
 
 
 def show_line(run_id: str, name: str, *, every_s: float | None) -> None:

@@ -27,13 +27,7 @@ from ..data.comparing.groups import (
     short_name,
     with_changes,
 )
-from ..data.comparing.sweep import (
-    REPEATS,
-    importance_words,
-    importances,
-    together,
-    why_unknown,
-)
+from ..data.comparing.sweep import REPEATS, importance_words, importances, together, why_unknown
 from ..data.comparing.tasks import (
     last_evaluations,
     other_tasks,

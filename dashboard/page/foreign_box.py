@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import streamlit as st
@@ -14,7 +13,7 @@ from echoscope.text.amounts import counted, data_size
 
 from ..data import queries
 from ..data.foreign import ForeignSource
-from ..escaping import visible
+from ..escaping import digest_of, visible
 from ..steer import importing
 from ..steer.importing import Import, ImportProgress
 from ..web.settings import settings
@@ -66,7 +65,7 @@ def begin_given(sources: Sequence[ForeignSource], rows: Sequence[RunRow]) -> Non
 
 
 def _source(source: ForeignSource, rows: Sequence[RunRow]) -> None:
-    key = hashlib.blake2b(str(source.path).encode("utf-8", "replace"), digest_size=8).hexdigest()
+    key = digest_of(source.path, size=8)
     with st.container(border=True, key=f"foreign_{key}", gap="small"):
         line = st.container(horizontal=True, vertical_alignment="center")
         line.text(visible(source.path.name, 120))

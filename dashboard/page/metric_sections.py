@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 
 import streamlit as st
@@ -10,12 +10,31 @@ import streamlit as st
 from echoscope.store.errors import QueryError
 from echoscope.store.query.patterns import MAX_PATTERN, matches
 
-from ..labels import SECTIONS, section, section_title
 from ..words import plain
 from .problems import Problem
 
 PER_PAGE = 12
 """Charts of a section that are drawn at once."""
+SECTIONS: Mapping[str, str] = {
+    "rollout": "Rollouts",
+    "reward": "Reward",
+    "selection": "Selection",
+    "policy": "Policy",
+    "loss": "Loss",
+    "optim": "Optimizer",
+    "critic": "Critic",
+    "info": "Information",
+    "text": "Text",
+    "gradient": "Gradients",
+    "eval": "Evaluation",
+    "probe": "Probes",
+    "collection": "Collection",
+    "time": "Time",
+    "system": "Machine",
+    "collapse": "RAGEN-compatible metrics: format",
+    "collapse_first_turn_sample": "RAGEN-compatible metrics: first turn",
+}
+"""What stands before the first "/" of a key, in words."""
 
 
 def matching(keys: Sequence[str], pattern: str) -> list[str]:
@@ -28,6 +47,20 @@ def matching(keys: Sequence[str], pattern: str) -> list[str]:
         return [*compress(keys, matches(pattern, keys))]
     except QueryError as error:
         raise Problem(str(error)) from error
+
+
+def section(key: str) -> str:
+    """What stands before the first "/"; "other" where there is none.
+
+    >>> section("policy/entropy"), section("loss")
+    ('policy', 'other')
+    """
+    before, slash, _ = key.partition("/")
+    return before if slash and before else "other"
+
+
+def section_title(name: str) -> str:
+    return SECTIONS.get(name, name.replace("_", " "))
 
 
 def by_section(keys: Sequence[str]) -> dict[str, list[str]]:

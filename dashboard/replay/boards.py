@@ -1,8 +1,10 @@
 """Frames -> SVG pictures that are readable in light and dark, without colour, and read aloud.
 
-Every thing has a shape and mostly a letter of its own; colours only help. The SVG brings its own
-style with a media query, so it follows the theme as `<img>` and inline alike; it holds no script,
-link or foreign element, and every text in it is escaped. `board_html` makes the `<img>` of a page.
+Stored frames are read without trust: whatever is no frame (`text/pictures.py`) becomes a card that
+says why and shows the text. Every thing has a shape and mostly a letter of its own; colours only
+help. The SVG brings its own style with a media query, so it follows the theme as `<img>` and inline
+alike; it holds no script, link or foreign element, and every text in it is escaped. `board_html`
+makes the `<img>` of a page.
 
 To draw one more thing, add a shape to `look/shapes.svg` (a 32 x 32 tile). Unknown things get a
 tile with their letter.
@@ -14,16 +16,15 @@ import base64
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape as xml_escape
 from pathlib import Path
 
-from echoscope.text.pictures import PictureError, picture_size
+from echoscope.text import pictures
 from echoscope.text.sentences import wrapped
 
 from ..charts.theme import style_sheet
 from ..escaping import attribute, visible
-from .frames import Card, Frame, Grid, Overlay, Position, read_frame
 
 TILE = 32
 _MARGIN = 16
@@ -31,6 +32,9 @@ _LINE_HEIGHT = 18
 _CARD_COLUMNS = 40
 _MAX_NUMBERED = 24
 """Rows and columns up to which their numbers stand at the edge."""
+MAX_NAME_CHARS = 40
+MAX_LINES = 60
+MAX_LINE_CHARS = 400
 _LOOK = Path(__file__).parent / "look"
 _STYLE = style_sheet(_LOOK / "boards.css")
 """Shapes are shown through `<use>`, where only selectors of a single element match."""
@@ -57,6 +61,86 @@ _BACKGROUNDS = ("floor", "ice", "wall", "nothing")
 """Too many to be told one by one in a description."""
 
 
+Position = tuple[int, int]
+"""Row and column, from 0 at the top left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """Something that stands on a cell."""
+
+    name: str
+    at: Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A board: one character per cell, what each means, and what stands on cells."""
+
+    cells: tuple[str, ...]
+    legend: dict[str, str]
+    overlays: tuple[Overlay, ...]
+    block: int
+    """Side of the square blocks that thicker lines part; larger than the board: none."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.cells), len(self.cells[0])
+
+    def cell(self, position: Position) -> str:
+        """What a cell is."""
+        return self.legend[self.cells[position[0]][position[1]]]
+
+    def find(self, name: str) -> Position | None:
+        """Where the first overlay of that name stands."""
+        return next((overlay.at for overlay in self.overlays if overlay.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """Lines of text under a title."""
+
+    title: str
+    lines: tuple[str, ...]
+
+    def find(self, name: str) -> Position | None:
+        """None: nothing stands anywhere."""
+        return None
+
+
+Frame = Grid | Card
+
+
+def read_frame(text: str) -> Frame:
+    """The content of a stored frame. Never raises: what is no frame is a card that says so."""
+    try:
+        frame = pictures.read_frame(text)
+    except ValueError as error:
+        safe = visible(text, limit=MAX_LINE_CHARS * 4)
+        lines = tuple(row for line in safe.split("\n")[:MAX_LINES] for row in wrapped(line, 80))
+        return Card(title="Not a frame", lines=(f"{error}. It holds:", *lines))
+    if frame["kind"] == "card":
+        return Card(title=_name(frame["title"], 2), lines=_shown_lines(frame["lines"]))
+    return Grid(
+        cells=tuple(frame["cells"]),
+        legend={char: _name(name) for char, name in frame["legend"].items()},
+        overlays=tuple(
+            Overlay(_name(o["is"]), (o["at"][0], o["at"][1])) for o in frame["overlays"]
+        ),
+        block=frame["block"],
+    )
+
+
+def _name(text: str, times: int = 1) -> str:
+    return visible(text, times * MAX_NAME_CHARS)
+
+
+def _shown_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    safe = tuple(visible(line, MAX_LINE_CHARS) for line in lines[:MAX_LINES])
+    left_out = len(lines) - MAX_LINES
+    return (*safe, f"[{left_out:,} more lines are not shown]") if left_out > 0 else safe
+
+
 def board_html(
     frame: str, marks: Sequence[tuple[str, Position]] = (), *, max_width: int = 320
 ) -> str:
@@ -78,11 +162,11 @@ def picture_html(png: bytes, description: str, *, max_width: int = 320) -> str:
 
     Args:
         png: Bytes of any origin.
-        words: What it shows, for screen readers.
+        description: What it shows, for screen readers.
     """
     try:
-        width, height = picture_size(png)
-    except PictureError as error:
+        width, height = pictures.picture_size(png)
+    except pictures.PictureError as error:
         return f'<div class="es-note">{xml_escape(visible(str(error), 300))}</div>'
     alt = f"{description}, {width} x {height} pixels"
     return _img("es-picture", "png", png, alt, min(max(width, 64), max_width))

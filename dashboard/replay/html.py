@@ -22,11 +22,9 @@ from echoscope.text.amounts import counted
 
 from ..charts.theme import style_sheet
 from ..escaping import attribute, escape
-from ..labels import number_words
-from ..words import NEVER_TRAINED, NONE, SPLITS, UNKNOWN, kept_word
+from ..words import NEVER_TRAINED, NONE, SPLITS, UNKNOWN, kept_word, number_words
 from . import tokens
-from .boards import board_html, picture_html
-from .frames import Card, Position, read_frame
+from .boards import Card, Position, board_html, picture_html, read_frame
 from .heat import HEATS, Heat, HeatScale, available, trajectory_scale
 
 STYLE = style_sheet(Path(__file__).parent / "look" / "episode.css")

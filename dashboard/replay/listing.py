@@ -25,9 +25,8 @@ from echoscope.store.steer.episode_notes import EpisodeKey, EpisodeNotes
 from ..data import queries
 from ..data import sql as sql_box
 from ..escaping import visible
-from ..labels import number_words
 from ..page import ui
-from ..words import NEVER_TRAINED, NONE, UNKNOWN, kept_word, success_word
+from ..words import NEVER_TRAINED, NONE, UNKNOWN, kept_word, number_words, success_word
 
 MAX_ROWS = 200
 """Trajectories of a search that are listed."""

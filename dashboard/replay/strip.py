@@ -19,9 +19,8 @@ from echoscope.text.amounts import counted
 
 from ..charts.theme import style_sheet
 from ..escaping import visible
-from ..labels import number_words
 from ..live.scripts import component
-from ..words import kept_word, success_word
+from ..words import kept_word, number_words, success_word
 
 MAX_EPISODES = 4_096
 """Of a step, first groups first."""

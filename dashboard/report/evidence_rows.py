@@ -17,7 +17,7 @@ from echoscope.diagnostics.metric_entry import SHARE
 from echoscope.text.amounts import step_words
 
 from ..charts.tiles import claim_words
-from ..labels import interval_words, value_words
+from ..words import interval_words, value_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -190,7 +190,7 @@ def _curves(figures: RunFigures) -> list[str]:
         curves = figures.curves(chart)
         alt = f"{chart.title}. {describe(curves)}"
         drawn.append(_figure(picture(figures.spec(chart, curves), alt)))
-    for figure in FIGURES:
+    for figure in FIGURES.values():
         spec = figure.draw(figures.run, None)
         if spec is not None:
             drawn.append(_figure(picture(spec, figure.title), figure.help, figure.title))

@@ -23,14 +23,7 @@ from ..page.problems import Problem
 from ..web.settings import settings
 from ..words import plain, setting_words
 from . import question
-from .branching import (
-    BranchOrder,
-    Launch,
-    check,
-    launch,
-    launches,
-    settings_at,
-)
+from .branching import BranchOrder, Launch, check, launch, launches, settings_at
 from .question import SteeringDraft, line
 
 MAX_LINES = 4_000

@@ -45,12 +45,7 @@ from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.live.refreshing import beat
 from echoscope.dashboard.page import comparison, links, ui, url_state
-from echoscope.dashboard.page.comparison import (
-    MAX_DRAWN,
-    MAX_RUNS,
-    ComparisonChoice,
-    table_height,
-)
+from echoscope.dashboard.page.comparison import MAX_DRAWN, MAX_RUNS, ComparisonChoice, table_height
 from echoscope.dashboard.page.problems import Problem
 from echoscope.diagnostics.catalogue import metric
 from echoscope.store.query.metric_keys import ENTROPY, RETURN_MEAN, SUCCESS_RATE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 
 import streamlit as st
 
@@ -182,15 +183,15 @@ def _nearest(steps: list[int], target: int) -> int:
 def _figures(run_id: str, step: int | None) -> None:
     """The figures that the run has data for, two in a row; the others by name."""
     missing = []
-    columns = st.columns(2, gap="medium")
-    for figure in FIGURES:
-        drawn = figure_at(run_id, figure.name, step)
+    columns = cycle(st.columns(2, gap="medium"))
+    for name, figure in FIGURES.items():
+        drawn = figure_at(run_id, name, step)
         if drawn is None:
             missing.append(figure.title)
             continue
-        with columns[(FIGURES.index(figure) - len(missing)) % 2]:
+        with next(columns):
             st.subheader(figure.title, anchor=False)
-            figures.show(drawn, figure.title, key=figure.name, revision=run_id)
+            figures.show(drawn, figure.title, key=name, revision=run_id)
             st.caption(figure.help)
     if missing:
         st.caption(f"Not measured in this run: {'; '.join(missing)}. {_way_to_measure(run_id)}")

@@ -15,7 +15,7 @@ from echoscope.dashboard.charts import compare as drawn
 from echoscope.dashboard.charts import live as live_charts
 from echoscope.dashboard.charts import theme
 from echoscope.dashboard.charts.charts import line_spec
-from echoscope.dashboard.charts.curated import CHARTS, chart_curves, chart_keys, plain_chart
+from echoscope.dashboard.charts.curated import BY_NAME, chart_curves, chart_keys, plain_chart
 from echoscope.dashboard.charts.parts import Spec
 from echoscope.dashboard.charts.run_figures import Controls
 from echoscope.dashboard.data import queries
@@ -147,7 +147,7 @@ def _panel(panel: Panel, runs: Sequence[str], number: int) -> None:
 def _title(panel: Panel) -> str:
     if panel.title or panel.sql:
         return panel.title or "Query"
-    chart = next((chart for chart in CHARTS if chart.name == panel.chart), None)
+    chart = BY_NAME.get(panel.chart or "")
     return chart.title if chart else metric(panel.metric or panel.chart or "").name
 
 
@@ -164,7 +164,7 @@ def _of_one(panel: Panel, runs: Sequence[str], look: Controls) -> tuple[Spec, li
 def _of_several(panel: Panel, runs: Sequence[str], look: Controls) -> tuple[Spec, list[Curve]]:
     """A colour a run, on one axis, on which the steps of curves are positions already."""
     key = panel.metric or panel.chart or ""
-    chart = next((chart for chart in CHARTS if chart.name == key), None) or plain_chart(key)
+    chart = BY_NAME.get(key) or plain_chart(key)
     curves: list[Curve] = []
     axes = {run: step_axis(queries.step_table(run), look.axis) for run in runs}
     for run, color in zip(runs, theme.SERIES, strict=False):
@@ -234,9 +234,8 @@ def _add(page: str, runs: Sequence[str]) -> None:
             format_func=lambda key: visible(f"{metric(key).name}  ({key})", 200),
         )
     elif kind == "Chart":
-        titles = {chart.name: chart.title for chart in CHARTS}
         fields["chart"] = st.selectbox(
-            "Chart", list(titles), key="panel_chart", format_func=lambda name: titles[name]
+            "Chart", list(BY_NAME), key="panel_chart", format_func=lambda name: BY_NAME[name].title
         )
     else:
         fields["sql"] = st.text_area(

@@ -27,14 +27,7 @@ from echoscope.dashboard.replay.controls import (
     title,
     why_empty,
 )
-from echoscope.dashboard.replay.listing import (
-    ANY,
-    Listed,
-    hits_in,
-    list_cells,
-    pick_table,
-    summary,
-)
+from echoscope.dashboard.replay.listing import ANY, Listed, hits_in, list_cells, pick_table, summary
 from echoscope.dashboard.words import plain
 from echoscope.store.records import Trajectory
 from echoscope.store.status import Origin, origin_of

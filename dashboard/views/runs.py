@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 import streamlit as st
@@ -12,16 +13,14 @@ from echoscope.dashboard.charts.compare import PALETTE, colors
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.run_table.condition import is_condition, parsed_condition
 from echoscope.dashboard.data.run_table.facts import MOST_WAITED_FOR, Urgency
-from echoscope.dashboard.data.run_table.groups import TableGroup, grouped, ordered
-from echoscope.dashboard.data.run_table.root import RootRuns, root_runs
-from echoscope.dashboard.data.run_table.table import OF_VERDICTS, RunsTable
-from echoscope.dashboard.escaping import visible
+from echoscope.dashboard.data.run_table.groups import TableLine, grouped, ordered
+from echoscope.dashboard.data.run_table.table import OF_VERDICTS, RootRuns, RunsTable, root_runs
+from echoscope.dashboard.escaping import digest_of, visible
 from echoscope.dashboard.live.refreshing import beat
 from echoscope.dashboard.page import foreign_box, links, ui
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.page.run_table import actions, controls, curves, state
 from echoscope.dashboard.page.run_table import table as run_table
-from echoscope.dashboard.page.run_table.table import TableLine
 from echoscope.dashboard.page.url_state import go
 from echoscope.dashboard.steer import importing
 from echoscope.dashboard.web.settings import settings
@@ -178,7 +177,7 @@ def _lines(
 ) -> tuple[Sequence[TableLine], int]:
     """The lines of the page that the address names; and the runs or groups of all pages."""
     ranked = table.sorted(hits, asked.order)
-    groups: list[TableGroup] = []
+    groups: list[TableLine] = []
     if asked.groups:
         # A run that is still to be read belongs to a group that nobody knows.
         ranked = [n for n in ranked if table.facts[n] is not None]
@@ -200,7 +199,7 @@ def _run_lines(table: RunsTable, places: Sequence[int]) -> list[TableLine]:
     return [
         TableLine(
             kind="run",
-            digest=state.digest_of(row.run_id),
+            digest=digest_of(row.run_id),
             name=row.run_id,
             rows=(n,),
             colour=of_run.get(row.run_id, ""),
@@ -210,7 +209,7 @@ def _run_lines(table: RunsTable, places: Sequence[int]) -> list[TableLine]:
 
 
 def _group_lines(
-    table: RunsTable, groups: Sequence[TableGroup], asked: state.TableRequest
+    table: RunsTable, groups: Sequence[TableLine], asked: state.TableRequest
 ) -> list[TableLine]:
     """Groups, each with its runs below where it is open."""
     of_all = grouped(table, range(len(table.rows)), asked.groups)
@@ -219,21 +218,10 @@ def _group_lines(
     lines = []
     for group in groups:
         is_open = group.digest in asked.open_groups
-        lines.append(
-            TableLine(
-                kind="group",
-                digest=group.digest,
-                name=group.name,
-                rows=group.members,
-                colour=of_group[group.digest],
-                is_open=is_open,
-            )
-        )
-        for n in group.members[:MAX_OPENED] if is_open else ():
+        lines.append(replace(group, colour=of_group[group.digest], is_open=is_open))
+        for n in group.rows[:MAX_OPENED] if is_open else ():
             run_id = table.rows[n].run_id
-            lines.append(
-                TableLine(kind="member", digest=state.digest_of(run_id), name=run_id, rows=(n,))
-            )
+            lines.append(TableLine(kind="member", digest=digest_of(run_id), name=run_id, rows=(n,)))
     return lines
 
 

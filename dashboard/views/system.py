@@ -25,11 +25,10 @@ from echoscope.dashboard.data.progress import (
     shares,
 )
 from echoscope.dashboard.escaping import escape
-from echoscope.dashboard.labels import number_words
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.page import ui
 from echoscope.dashboard.page.evaluation_box import evaluation_box
-from echoscope.dashboard.words import plain
+from echoscope.dashboard.words import number_words, plain
 from echoscope.diagnostics.catalogue import LISTED, metric
 
 PREFIXES = ("system/", "collection/", "ray/", "engine/")

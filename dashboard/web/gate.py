@@ -19,7 +19,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import html
 import ipaddress
+import math
 import re
 import secrets
 import socket
@@ -29,16 +31,18 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from string import Template
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from echoscope.text.network import is_loopback
 
-from .login_page import bounce_page, login_page
+from ..charts.theme import ACCENT
 
 PASSWORD_VARIABLE = "ECHOSCOPE_PASSWORD"
 MIN_PASSWORD = 8
@@ -53,6 +57,15 @@ _MAX_FORM = 8_192
 _MAX_ADDRESSES = 1_000
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _METHODS = ("GET", "HEAD", "POST")
+_PAGE = Template((Path(__file__).parent / "login.html").read_text(encoding="utf-8"))
+_TOKEN_ADVICE = (
+    "<p>Open the link that the terminal shows (it ends in <code>token=...</code>), or paste its "
+    "token here. Every start of the dashboard makes a new token.</p>\n"
+)
+_BOUNCE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="0">
+<title>Echoscope</title></head><body></body></html>
+"""
 
 
 class ExposureError(ValueError):
@@ -246,7 +259,7 @@ class Gate:
         self._policy = policy
         self._sessions = LoginSessions(clock)
         self._limit = LoginLimit()
-        self._login_page = partial(login_page, has_password=bool(policy.password))
+        self._login_page = partial(_login_page, has_password=bool(policy.password))
         # Browsers keep cookies by host alone: two dashboards on one machine must not collide.
         self._cookie = f"echoscope_{policy.port}"
 
@@ -319,7 +332,7 @@ class Gate:
             asked += f"?{request.url.query}"
         if request.headers.get("sec-fetch-site") == "cross-site":
             # The strict cookie stays away from links on other sites: come again from here.
-            return bounce_page()
+            return _bounce_page()
         return self._login_page(_local(asked))
 
     async def _login(self, request: Request) -> Response:
@@ -394,6 +407,36 @@ def _local(target: str) -> str:
     """Where to go after the password: a path of ours, never another site."""
     is_local = re.fullmatch(r"/(?![/\\])[^\\\x00-\x20\x7f]*", target) is not None
     return target if is_local and len(target) < 2_000 else "/"
+
+
+def _login_page(
+    target: str,
+    message: str = "",
+    *,
+    has_password: bool = True,
+    status: int = 401,
+    retry_after_s: float = 0.0,
+) -> HTMLResponse:
+    """Ask for the password, or else for the token, and go to `target` afterwards."""
+    alert = f'<p role="alert">{html.escape(message)}</p>' if message else ""
+    page = _PAGE.substitute(
+        accent=ACCENT,
+        advice="" if has_password else _TOKEN_ADVICE,
+        label="Password" if has_password else "Token",
+        autocomplete="current-password" if has_password else "off",
+        target=html.escape(target, quote=True),
+        words=alert,
+    )
+    # Without a referrer a browser sends the form with `Origin: null`, as a foreign page would.
+    headers = {"cache-control": "no-store", "referrer-policy": "same-origin"}
+    if retry_after_s > 0:
+        headers["retry-after"] = str(math.ceil(retry_after_s))
+    return HTMLResponse(page, status_code=status, headers=headers)
+
+
+def _bounce_page() -> HTMLResponse:
+    """Asks the browser to come again, this time from a page of ours."""
+    return HTMLResponse(_BOUNCE, headers={"cache-control": "no-store"})
 
 
 def security_headers(policy: AccessPolicy, host: str) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ from recorded_courses import COURSES, RETURN, SUCCESS, record
 from trainer_process import TrainerProcess
 
 from echoscope.dashboard.charts.tiles import claim_words
-from echoscope.dashboard.labels import value_words
+from echoscope.dashboard.words import value_words
 from echoscope.diagnostics.judge.claims import Change, Dip, Fate, Level, Lost
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import diagnose

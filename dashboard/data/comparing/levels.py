@@ -25,7 +25,7 @@ from echoscope.diagnostics.metric_entry import POINTS, SHARE
 from echoscope.store.records import FloatArray64
 from echoscope.text.amounts import counted, percent, points
 
-from ...labels import number_words
+from ...words import number_words
 
 NUM_STRETCHES = 4
 """Of the window of a single run: neighbouring steps are alike, stretches of several hardly are.

@@ -12,7 +12,7 @@ import pandas as pd
 from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.text.strict_json import value_at
 
-from ...labels import interval_words, value_words
+from ...words import interval_words, value_words
 
 _EVALUATED = re.compile(r"eval/(?P<tag>.+)/(?P<name>[^/]+)")
 _NOT_THE_TASK = ("tag", "groups", "group_size")

@@ -8,18 +8,17 @@ Compare, never narrower than so many tasks allow.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from echoscope.diagnostics.measure.outcomes import Estimate, mean_estimate
 from echoscope.text.amounts import percent_in_digits
 
-from ...labels import number_words
-from ...words import setting_words
+from ...escaping import digest_of
+from ...words import number_words, setting_words
 from ..comparing.groups import MISSING, short_name
 from ..comparing.levels import Trials, evaluated_estimate, share_estimate
 from .columns import RunsColumn
@@ -33,18 +32,22 @@ _MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableGroup:
-    """Some runs that are equal in what is grouped by."""
+class TableLine:
+    """One row of the table on the page: a run, a group, or a run of an open group."""
 
+    kind: Literal["run", "group", "member"]
     digest: str
-    """Names the group in the address."""
+    """Names its curve, and a group, in the address."""
     name: str
-    """The values that it shares, of the settings in which the groups differ."""
-    members: tuple[int, ...]
-    """Rows of the table, in its order."""
+    """Of a group: the values that it shares, of the settings in which the groups differ."""
+    rows: tuple[int, ...]
+    """Of the table: one, or the members of a group in the order of the table."""
+    colour: str = ""
+    """Of its curve; empty for a run whose group has one."""
+    is_open: bool = False
 
 
-def grouped(table: RunsTable, hits: Sequence[int], names: Sequence[str]) -> list[TableGroup]:
+def grouped(table: RunsTable, hits: Sequence[int], names: Sequence[str]) -> list[TableLine]:
     """The groups of some rows, in the order in which they come.
 
     Args:
@@ -65,10 +68,11 @@ def grouped(table: RunsTable, hits: Sequence[int], names: Sequence[str]) -> list
         by_key.setdefault(key, []).append(row)
     varied = [len({key[n] for key in by_key}) > 1 for n in range(len(columns))]
     return [
-        TableGroup(
-            digest=hashlib.blake2b(repr((names, key)).encode(), digest_size=4).hexdigest(),
+        TableLine(
+            kind="group",
+            digest=digest_of(names, key),
             name=_name(columns, shorts, key, varied),
-            members=tuple(members),
+            rows=tuple(members),
         )
         for key, members in by_key.items()
     ]
@@ -169,7 +173,7 @@ def common_words(column: RunsColumn, values: Sequence[Any]) -> str:
     return f"{', '.join(named[: _MAX_NAMED - 1])} and {num_others} others"
 
 
-def ordered(table: RunsTable, groups: Sequence[TableGroup], order: str) -> list[TableGroup]:
+def ordered(table: RunsTable, groups: Sequence[TableLine], order: str) -> list[TableLine]:
     """Groups by the mean of a number, or the text that stands in their row.
 
     Raises:
@@ -181,11 +185,11 @@ def ordered(table: RunsTable, groups: Sequence[TableGroup], order: str) -> list[
     if column.name == "run":
         keyed: list[Any] = [group.name for group in groups]
     elif column.kind == "number":
-        means = (group_estimate(column, [values[n] for n in group.members])[0] for group in groups)
+        means = (group_estimate(column, [values[n] for n in group.rows])[0] for group in groups)
         keyed = [None if math.isnan(mean.value) else mean.value for mean in means]
     elif column.kind == "moment":
-        keyed = [max((values[n] for n in g.members if values[n]), default=None) for g in groups]
+        keyed = [max((values[n] for n in g.rows if values[n]), default=None) for g in groups]
     else:
-        keyed = [common_words(column, [values[n] for n in group.members]) for group in groups]
+        keyed = [common_words(column, [values[n] for n in group.rows]) for group in groups]
     keys = sort_keys(keyed, is_falling=is_falling)
     return [groups[n] for n in sorted(range(len(groups)), key=lambda n: keys[n])]

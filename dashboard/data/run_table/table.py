@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,18 +23,19 @@ import pyarrow as pa
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.store.errors import QueryError
-from echoscope.store.query.listing import RunDetails, RunRow, row_status
+from echoscope.store.query.listing import RunRow, row_status
 from echoscope.store.query.patterns import matches
 from echoscope.store.query.summary import RunSummary
 from echoscope.store.status import Origin, after_step
 
 from ...page.problems import Problem
+from ...web.settings import settings
 from ...words import setting_words
 from ..comparing.groups import settings_of
 from ..curves import success_keys, tasks_key
 from .columns import EVALUATED, OF_EVERY_RUN, ColumnCatalogue, RunsColumn
 from .condition import holds, is_condition, parsed_condition
-from .facts import RunFacts, TableVerdict
+from .facts import Facts, RunFacts, TableVerdict
 
 MAX_VALUES = 60
 """A setting with more values than this among the runs is no setting that a sweep varies."""
@@ -40,6 +44,8 @@ _NOT_VARIED = ("recorded", "controls", "tags", "evaluation")
 Values = Sequence[Any]
 OF_VERDICTS = frozenset({"verdict", "since", "problem"})
 """Columns that need a verdict."""
+KEPT_S = 10.0
+"""For so long ages and the word for how a live run stands are used again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +141,9 @@ class RunsTable:
             ]
         of_run, is_of_folder = _OF_RUN[column.name], column.name in _OF_FOLDER
         return column, [
-            of_run(row, facts, standing, self.now) if row.is_read or is_of_folder else None
+            of_run(row, facts or _NOT_READ, standing or _NOT_JUDGED, self.now)
+            if row.is_read or is_of_folder
+            else None
             for row, facts, standing in zip(self.rows, self.facts, self.standings, strict=True)
         ]
 
@@ -242,64 +250,44 @@ def _arrow(column: RunsColumn, values: Values) -> pa.Array:
     return pa.array(values, kinds[column.kind])
 
 
-def _status(row: RunRow, facts: RunFacts | None, standing: TableVerdict | None, now: float) -> str:
-    return row_status(row, facts.details if facts else RunDetails(), now).status.value
-
-
-def _verdict(row: RunRow, facts: RunFacts | None, standing: TableVerdict | None, now: float) -> Any:
-    if row.origin is Origin.EVALUATED:
-        return RunState.EVALUATION.value
-    return standing.state if standing and standing.state else None
-
-
-def _environment(row: RunRow, facts: RunFacts | None, *_: object) -> str:
-    return ", ".join(row.environments or (facts.environments if facts else ()))
-
-
-def _moment(row: RunRow, *_: object) -> datetime | None:
-    return datetime.fromtimestamp(int(row.created_at)) if row.created_at else None
-
-
-def _hours(row: RunRow, facts: RunFacts | None, standing: TableVerdict | None, now: float) -> Any:
-    return (now - row.created_at) / 3600 if row.created_at else None
-
-
-def _duration(row: RunRow, *_: object) -> float | None:
-    return max(0.0, row.updated_at - row.created_at) / 3600 if row.created_at else None
-
-
-def _branched(row: RunRow, *_: object) -> str:
-    when = "" if row.branched_at is None else f" {after_step(row.branched_at)}"
-    return f"{row.parent_run_id}{when}" if row.parent_run_id else ""
-
-
-def _step(row: RunRow, *_: object) -> int | None:
-    return None if row.origin is Origin.EVALUATED else max(row.last_step, 0)
-
-
 def _rule_words(rule: str) -> str:
     return rule.replace("_", " ").lower()
 
 
-_OF_RUN: Mapping[str, Callable[..., Any]] = {
+def _hours(row: RunRow, until: float) -> float | None:
+    return (until - row.created_at) / 3600 if row.created_at else None
+
+
+def _branched(row: RunRow) -> str:
+    when = "" if row.branched_at is None else f" {after_step(row.branched_at)}"
+    return f"{row.parent_run_id}{when}" if row.parent_run_id else ""
+
+
+_NOT_READ = RunFacts(mark=(0.0, 0.0, 0), environments=())
+_NOT_JUDGED = TableVerdict(mark=_NOT_READ.mark)
+_OF_RUN: Mapping[str, Callable[[RunRow, RunFacts, TableVerdict, float], Any]] = {
     "run": lambda row, *_: row.run_id,
-    "status": _status,
-    "verdict": _verdict,
-    "since": lambda row, facts, standing, now: standing.since if standing else None,
-    "problem": lambda row, facts, standing, now: _rule_words(standing.kind) if standing else "",
-    "step": _step,
+    "status": lambda row, facts, _, now: row_status(row, facts.details, now).status.value,
+    "verdict": lambda row, facts, standing, now: (
+        RunState.EVALUATION.value if row.origin is Origin.EVALUATED else standing.state or None
+    ),
+    "since": lambda row, facts, standing, now: standing.since,
+    "problem": lambda row, facts, standing, now: _rule_words(standing.kind),
+    "step": lambda row, *_: None if row.origin is Origin.EVALUATED else max(row.last_step, 0),
     "steps": lambda row, *_: row.num_steps,
-    "history": lambda row, facts, *_: list(facts.details.success) if facts else [],
-    "alarm": lambda row, facts, *_: _rule_words(facts.details.alarm_rule) if facts else "",
-    "env": _environment,
+    "history": lambda row, facts, *_: list(facts.details.success),
+    "alarm": lambda row, facts, *_: _rule_words(facts.details.alarm_rule),
+    "env": lambda row, facts, *_: ", ".join(row.environments or facts.environments),
     "algo": lambda row, *_: row.algorithm,
     "origin": lambda row, *_: row.origin.value,
     "trainer": lambda row, *_: row.trainer,
-    "branched": _branched,
+    "branched": lambda row, *_: _branched(row),
     "base_model": lambda row, *_: row.base_model,
-    "started": _moment,
-    "age_h": _hours,
-    "duration_h": _duration,
+    "started": lambda row, *_: (
+        datetime.fromtimestamp(int(row.created_at)) if row.created_at else None
+    ),
+    "age_h": lambda row, facts, standing, now: _hours(row, now),
+    "duration_h": lambda row, *_: _hours(row, max(row.created_at, row.updated_at)),
     "tags": lambda row, *_: ", ".join(row.tags),
     "note": lambda row, *_: row.note,
     "pinned": lambda row, *_: row.is_pinned,
@@ -341,3 +329,44 @@ def catalogue_of(facts: Sequence[RunFacts | None]) -> ColumnCatalogue:
 
 def _hashable(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else setting_words(value)
+
+
+@dataclass(slots=True, kw_only=True)
+class RootRuns:
+    """What this process keeps of the runs of a root, for all who look at the page Runs."""
+
+    facts: Facts = field(default_factory=Facts)
+    _made: tuple[Any, int, RunsTable] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def table(self, rows: Sequence[RunRow]) -> RunsTable:
+        """The runs as they are known now; made anew where one has moved or was read."""
+        now = time.time()
+        mark = (self.facts.version, hash(tuple(rows)), int(now / KEPT_S))
+        num_judged = self.facts.num_judged
+        with self._lock:
+            made = self._made if self._made and self._made[0] == mark else None
+            if made is not None and made[1] == num_judged:
+                return made[2]
+            standings = [self.facts.standing(row) for row in rows]
+            if made is not None:
+                table = made[2].judged(standings)
+            else:
+                facts = [self.facts.of(row) for row in rows]
+                table = RunsTable(
+                    rows=rows,
+                    facts=facts,
+                    standings=standings,
+                    now=now,
+                    catalogue=catalogue_of(facts),
+                )
+            self._made = mark, num_judged, table
+            return table
+
+
+_roots: dict[Path, RootRuns] = {}
+
+
+def root_runs() -> RootRuns:
+    """Of the root that this process serves."""
+    return _roots.setdefault(settings().root, RootRuns())

@@ -13,18 +13,11 @@ import streamlit as st
 from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.store.query.listing import RunRow
 from echoscope.store.status import Origin
-from echoscope.store.steer.annotations import (
-    AddTag,
-    Change,
-    Pin,
-    RemoveTag,
-    SetNote,
-    annotate,
-)
+from echoscope.store.steer.annotations import AddTag, Change, Pin, RemoveTag, SetNote, annotate
 from echoscope.store.steer.steering import MAX_AUTHOR, os_user
 
 from ...data import queries
-from ...escaping import visible
+from ...escaping import digest_of, visible
 from ...web.settings import settings
 from .. import links, ui
 from . import state
@@ -95,7 +88,7 @@ def _tick_all(run_ids: Sequence[str]) -> None:
 def _notes(rows: Sequence[RunRow]) -> None:
     """Tags, pin and note of the ticked runs."""
     only_row = rows[0] if len(rows) == 1 else None
-    mark = state.digest_of(*(row.run_id for row in rows))
+    mark = digest_of(*(row.run_id for row in rows))
     with st.form(f"notes-{mark}", border=False):
         left, middle, right = st.columns([5, 7, 4], vertical_alignment="bottom")
         shared = [t for t in rows[0].noted_tags if all(t in row.noted_tags for row in rows)]

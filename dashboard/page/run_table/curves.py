@@ -14,6 +14,7 @@ from echoscope.dashboard.data.comparing.series import bucket_width, mean_curve
 from echoscope.dashboard.data.curves import AS_STEPS, Curve, describe
 from echoscope.dashboard.data.run_table.curves import evenly, latest_means, members_each
 from echoscope.dashboard.data.run_table.facts import Facts
+from echoscope.dashboard.data.run_table.groups import TableLine
 from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.diagnostics.catalogue import metric
 
@@ -21,7 +22,6 @@ from ...data.run_table.columns import OF_EVERY_RUN
 from ...escaping import visible
 from ...live import figures
 from . import state
-from .table import TableLine
 
 HEIGHT = 340
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -180,11 +179,6 @@ def toggle(param: str, digest: str) -> None:
     entries = list_param(param, most=200)
     others = [entry for entry in entries if entry != digest]
     go(**{param: ",".join(others if digest in entries else [*entries, digest])})
-
-
-def digest_of(*parts: object) -> str:
-    """A short name for the address."""
-    return hashlib.blake2b(repr(parts).encode(errors="replace"), digest_size=4).hexdigest()
 
 
 def ticked() -> tuple[str, ...]:

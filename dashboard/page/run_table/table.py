@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +20,12 @@ import streamlit as st
 from echoscope.dashboard.data.comparing.groups import short_name
 from echoscope.dashboard.data.run_table.columns import NOT_SORTED, RunsColumn
 from echoscope.dashboard.data.run_table.facts import TableVerdict
-from echoscope.dashboard.data.run_table.groups import common_words, estimate_words, value_words
+from echoscope.dashboard.data.run_table.groups import (
+    TableLine,
+    common_words,
+    estimate_words,
+    value_words,
+)
 from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.regimes import Regime
@@ -29,7 +33,7 @@ from echoscope.store.query.listing import RunDetails, RunRow, row_status
 
 from ...charts import theme
 from ...data import queries
-from ...escaping import visible
+from ...escaping import digest_of, visible
 from ...words import NONE, STATUS_COLOURS, Colour, plain
 from .. import ui
 from ..url_state import go
@@ -53,21 +57,6 @@ _PHONE_NAME = 130
 """Pixels of a name on a telephone: beside it there is room for a verdict and a number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableLine:
-    """One row of the table on the page."""
-
-    kind: Literal["run", "group", "member"]
-    digest: str
-    """Names its curve, and a group, in the address."""
-    name: str
-    rows: tuple[int, ...]
-    """Of the table: one, or the members of a group."""
-    colour: str = ""
-    """Of its curve; empty for a run whose group has one."""
-    is_open: bool = False
-
-
 def draw(table: RunsTable, lines: Sequence[TableLine], asked: state.TableRequest) -> str:
     """Draw the rows; the name of the run that was clicked just now, empty for none."""
     is_phone = ui.is_phone()
@@ -80,7 +69,7 @@ def draw(table: RunsTable, lines: Sequence[TableLine], asked: state.TableRequest
     ids = [tuple(table.rows[n].run_id for n in line.rows) for line in lines]
     now = set(state.ticked())
     selected = [n for n, of_line in enumerate(ids) if of_line and now.issuperset(of_line)]
-    mark = state.digest_of(*(line.digest for line in lines), list(cells), state.generation())
+    mark = digest_of(*(line.digest for line in lines), list(cells), state.generation())
     key = f"run_table:{mark}"
     state.show_table(key)
     st.dataframe(

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.dashboard.replay.boards import board_html, describe
-from echoscope.dashboard.replay.frames import Card, Grid, read_frame
+from echoscope.dashboard.replay.boards import Card, Grid, board_html, describe, read_frame
 from echoscope.envs.worlds.grid.frozen_lake import FrozenLake
 from echoscope.envs.worlds.grid.sokoban import Sokoban
 from echoscope.text.pictures import card_frame, grid_frame

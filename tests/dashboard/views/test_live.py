@@ -40,6 +40,12 @@ def live_run(tmp_path: Path) -> Iterator[HeldRun]:
     run.close()
 
 
+@pytest.fixture
+def page(live_run: HeldRun, tmp_path: Path, open_page: OpenPage) -> AppTest:
+    """The page of `live_run`, as somebody opens it."""
+    return open_page("live", tmp_path, run="live")
+
+
 def shown(page: AppTest) -> str:
     assert not page.exception, page.exception
     kinds = ("text", "markdown", "caption", "code", "info", "warning", "error")
@@ -84,10 +90,7 @@ def test_a_recorded_run_shows_its_curves(recorded_root: Path, open_page: OpenPag
     assert not page.get("exception")
 
 
-def test_a_live_run_shows_where_it_is_and_can_be_steered(
-    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
-) -> None:
-    page = open_page("live", tmp_path, run="live")
+def test_a_live_run_shows_where_it_is_and_can_be_steered(live_run: HeldRun, page: AppTest) -> None:
     assert "step 2 of 100" in shown(page)
     labels = [button.label for button in page.button]
     assert {"Pause", "Checkpoint", "Evaluate", "Stop"} <= set(labels)
@@ -113,10 +116,7 @@ def test_a_live_run_goes_on_by_itself_and_a_finished_one_stays(
     assert listened_to(page) == {"status"}  # somebody may resume it
 
 
-def test_a_new_step_appears_with_the_next_drawing(
-    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
-) -> None:
-    page = open_page("live", tmp_path, run="live")
+def test_a_new_step_appears_with_the_next_drawing(live_run: HeldRun, page: AppTest) -> None:
     live_run.advance()
     assert "step 3 of 100" in shown(page.run())
 
@@ -148,9 +148,8 @@ def test_any_address_of_a_chart_is_read(query: dict[str, str]) -> None:
 
 
 def test_an_unchanged_run_is_not_drawn_anew(
-    live_run: HeldRun, tmp_path: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+    live_run: HeldRun, page: AppTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = open_page("live", tmp_path, run="live")
     before = specs(page)
     monkeypatch.setattr(run_figures, "line_spec", None)  # calling it would fail
     shown(page.run())
@@ -291,10 +290,9 @@ def test_what_holds_already_is_not_offered(
 
 
 def test_commands_from_elsewhere_appear_beside_the_buttons(
-    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, page: AppTest
 ) -> None:
     """An alarm, a shell and another window: nothing of it was sent from this page."""
-    page = open_page("live", tmp_path, run="live")
     for who, action in (
         ("alarm ECHO_TRAP", CommandAction.PAUSE),
         ("root", CommandAction.CHECKPOINT),
@@ -309,9 +307,9 @@ def test_commands_from_elsewhere_appear_beside_the_buttons(
 
 
 def test_a_setting_without_effect_is_told_before_it_is_sent(
-    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, page: AppTest
 ) -> None:
-    page = with_settings(open_page("live", tmp_path, run="live"), "selection.value")
+    with_settings(page, "selection.value")
     page.text_input(key="knob:live:selection.value:0.9").set_value("0.7").run()
     words = "selection.value=0.7 has no effect: selection.strategy is none"
     assert words in shown(page)
@@ -321,17 +319,16 @@ def test_a_setting_without_effect_is_told_before_it_is_sent(
 
 
 def test_fewer_steps_than_are_done_is_told_before_it_is_sent(
-    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, page: AppTest
 ) -> None:
-    page = with_settings(open_page("live", tmp_path, run="live"), "steps")
+    with_settings(page, "steps")
     page.text_input(key="knob:live:steps:100").set_value("1").run()
     assert "steps=1 ends the run at once: step 2 is finished already" in shown(page)
 
 
 def test_a_pause_is_sent_at_one_click_and_taken_back_by_another(
-    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, page: AppTest
 ) -> None:
-    page = open_page("live", tmp_path, run="live")
     press(page, "steer_pause")
     (sent,) = live_run.waiting()
     assert (sent.action, sent.issued_by, sent.reason) == ("pause", os_user(), "")
@@ -350,10 +347,7 @@ def test_a_pause_is_sent_at_one_click_and_taken_back_by_another(
     assert "by you" not in shown(page)
 
 
-def test_what_cannot_be_taken_back_has_no_undo(
-    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
-) -> None:
-    page = open_page("live", tmp_path, run="live")
+def test_what_cannot_be_taken_back_has_no_undo(live_run: HeldRun, page: AppTest) -> None:
     press(page, "steer_checkpoint")
     live_run.answer()
     page.run()
@@ -361,26 +355,21 @@ def test_what_cannot_be_taken_back_has_no_undo(
     assert not [b for b in page.button if b.key == "steering_undo"]
 
 
-def test_cancelling_sends_nothing(live_run: HeldRun, tmp_path: Path, open_page: OpenPage) -> None:
-    page = open_page("live", tmp_path, run="live")
+def test_cancelling_sends_nothing(live_run: HeldRun, page: AppTest) -> None:
     press(page, "steer_stop")
     press(page, "draft_cancel")
     assert live_run.waiting() == []
     assert not [b for b in page.button if b.key == "draft_confirm"]
 
 
-def test_a_refusal_says_why(live_run: HeldRun, tmp_path: Path, open_page: OpenPage) -> None:
-    page = open_page("live", tmp_path, run="live")
+def test_a_refusal_says_why(live_run: HeldRun, page: AppTest) -> None:
     press(page, "steer_evaluate")
     live_run.answer(CommandOutcome.REJECTED, "the run has no environments under envs.eval")
     words = "Evaluate was rejected: the run has no environments under envs.eval."
     assert words in shown(page.run())
 
 
-def test_a_second_stop_offers_stop_now(
-    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
-) -> None:
-    page = open_page("live", tmp_path, run="live")
+def test_a_second_stop_offers_stop_now(live_run: HeldRun, page: AppTest) -> None:
     press(page, "steer_stop")
     press(page, "draft_confirm")
     assert "Stop now" in [button.label for button in page.button]
@@ -389,10 +378,7 @@ def test_a_second_stop_offers_stop_now(
     assert [c.action for c in live_run.waiting()] == ["stop", "stop_now"]
 
 
-def test_the_same_wish_is_sent_once_even_by_two_people(
-    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
-) -> None:
-    page = open_page("live", tmp_path, run="live")
+def test_the_same_wish_is_sent_once_even_by_two_people(live_run: HeldRun, page: AppTest) -> None:
     post(live_run.path, new_command("live", CommandAction.CHECKPOINT, issued_by="bob"))
     press(page, "steer_checkpoint")
     assert [c.issued_by for c in live_run.waiting()] == ["bob"]
@@ -409,10 +395,8 @@ def test_different_wishes_of_two_people_are_shown_in_order(
 
 
 @pytest.mark.long
-def test_settings_are_previewed_checked_and_sent_together(
-    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
-) -> None:
-    page = with_settings(open_page("live", tmp_path, run="live"), "optim.lr", "selection.strategy")
+def test_settings_are_previewed_checked_and_sent_together(live_run: HeldRun, page: AppTest) -> None:
+    with_settings(page, "optim.lr", "selection.strategy")
 
     def field(key: str) -> Any:
         widgets = [*page.text_input, *page.selectbox]
@@ -435,10 +419,8 @@ def test_settings_are_previewed_checked_and_sent_together(
     assert "The values in force" in shown(page)
 
 
-def test_what_alarms_do_is_set_by_rule(
-    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
-) -> None:
-    page = with_settings(open_page("live", tmp_path, run="live"), "diagnostics.alarms.actions")
+def test_what_alarms_do_is_set_by_rule(live_run: HeldRun, page: AppTest) -> None:
+    with_settings(page, "diagnostics.alarms.actions")
     field = next(element for element in page.text_input if element.label.endswith("actions"))
     field.set_value('{"KL_DRIFT": "stopp"}').run()
     assert "stopp" in shown(page)
@@ -452,10 +434,7 @@ def test_what_alarms_do_is_set_by_rule(
     assert sent.settings == {"diagnostics.alarms.actions": {"KL_DRIFT": "stop"}}
 
 
-def test_a_run_that_ended_meanwhile_refuses_in_words(
-    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
-) -> None:
-    page = open_page("live", tmp_path, run="live")
+def test_a_run_that_ended_meanwhile_refuses_in_words(live_run: HeldRun, page: AppTest) -> None:
     live_run.close()
     page.button(key="steer_pause").click().run()
     assert "It takes no more commands" in shown(page)

@@ -6,6 +6,7 @@ import base64
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -65,27 +66,28 @@ def commit(path: Path, trajectories: list[Trajectory], **what: object) -> Path:
     return path
 
 
+@pytest.fixture
+def tiny(recorded_root: Path, open_page: OpenPage) -> OpenPage:
+    """Opens a recorded run."""
+    return partial(open_page, "replay", recorded_root, run="tiny")
+
+
+@pytest.fixture
+def made(root: Path, open_page: OpenPage) -> OpenPage:
+    """Opens the run of `root`."""
+    return partial(open_page, "replay", root, run="made")
+
+
 class TestRecordedRun:
-    def test_it_opens_on_the_last_step_and_the_first_trajectory(
-        self, recorded_root: Path, open_page: OpenPage
-    ) -> None:
-        page = open_page("replay", recorded_root, run="tiny")
+    def test_it_opens_on_the_last_step_and_the_first_trajectory(self, tiny: OpenPage) -> None:
+        page = tiny()
         assert not page.exception
         assert page.number_input(key="url_step").value == 4
         assert page.subheader[0].value.startswith("Group ")
         assert "es-board-img" in shown_html(page)
 
-    def test_a_link_restores_trajectory_turn_and_heat(
-        self, recorded_root: Path, open_page: OpenPage
-    ) -> None:
-        page = open_page(
-            "replay",
-            recorded_root,
-            run="tiny",
-            trajectory="t00000002-00003",
-            turn="1",
-            heat="entropy",
-        )
+    def test_a_link_restores_trajectory_turn_and_heat(self, tiny: OpenPage) -> None:
+        page = tiny(trajectory="t00000002-00003", turn="1", heat="entropy")
         assert not page.exception
         assert not page.info
         assert page.query_params["step"] == "2"
@@ -96,10 +98,8 @@ class TestRecordedRun:
         chosen, _, _ = chosen.partition('class="es-turn"')
         assert chosen.count('class="es-t ') == 10  # a token each, spelled by the run's tokenizer
 
-    def test_all_turns_stand_in_one_scroll_and_the_newest_is_chosen(
-        self, recorded_root: Path, open_page: OpenPage
-    ) -> None:
-        page = open_page("replay", recorded_root, run="tiny", trajectory="t00000002-00003")
+    def test_all_turns_stand_in_one_scroll_and_the_newest_is_chosen(self, tiny: OpenPage) -> None:
+        page = tiny(trajectory="t00000002-00003")
         html = shown_html(page)
         places = [html.index(f">Turn {n}</span>") for n in range(2)]
         assert places == sorted(places)
@@ -107,10 +107,8 @@ class TestRecordedRun:
         assert html.rindex('class="es-turn"') < html.index('class="es-turn es-now"')
         assert page.button(key="replay_go_n").disabled
 
-    def test_one_line_says_how_it_ended_and_seeds_are_folded_away(
-        self, recorded_root: Path, open_page: OpenPage
-    ) -> None:
-        page = open_page("replay", recorded_root, run="tiny", trajectory="t00000002-00003")
+    def test_one_line_says_how_it_ended_and_seeds_are_folded_away(self, tiny: OpenPage) -> None:
+        page = tiny(trajectory="t00000002-00003")
         lines = [e.proto.body for e in page.get("html") if e.proto.body.startswith(FACTS)]
         assert "return" in lines[0]
         assert "not trained on" in lines[0] or "advantage" in lines[0]
@@ -121,27 +119,17 @@ class TestRecordedRun:
         assert "t00000002-00003" in folded
 
     @pytest.mark.parametrize("heat", ["logprob", "advantage", "ratio"])
-    def test_heats_of_a_trained_step(
-        self, heat: str, recorded_root: Path, open_page: OpenPage
-    ) -> None:
-        page = open_page(
-            "replay", recorded_root, run="tiny", trajectory="t00000002-00003", heat=heat
-        )
+    def test_heats_of_a_trained_step(self, heat: str, tiny: OpenPage) -> None:
+        page = tiny(trajectory="t00000002-00003", heat=heat)
         assert not page.exception
         assert "es-legend" in shown_html(page)
 
-    def test_a_heat_that_was_not_recorded_says_so(
-        self, recorded_root: Path, open_page: OpenPage
-    ) -> None:
-        page = open_page(
-            "replay", recorded_root, run="tiny", trajectory="t00000002-00003", heat="reference"
-        )
+    def test_a_heat_that_was_not_recorded_says_so(self, tiny: OpenPage) -> None:
+        page = tiny(trajectory="t00000002-00003", heat="reference")
         assert "Reference gap was not recorded" in words(page)
 
-    def test_the_prompt_can_be_spelled(self, recorded_root: Path, open_page: OpenPage) -> None:
-        page = open_page(
-            "replay", recorded_root, run="tiny", trajectory="t00000002-00003", prompt="1"
-        )
+    def test_the_prompt_can_be_spelled(self, tiny: OpenPage) -> None:
+        page = tiny(trajectory="t00000002-00003", prompt="1")
         assert "Prompt, " in shown_html(page)
 
 
@@ -156,25 +144,21 @@ class TestOneSplitAtATime:
         commit(tmp_path / "made", [*evaluated, *probed, *trained])
         return tmp_path
 
-    def test_it_opens_on_training(self, root: Path, open_page: OpenPage) -> None:
-        page = open_page("replay", root, run="made")
+    def test_it_opens_on_training(self, made: OpenPage) -> None:
+        page = made()
         assert sorted(listed(page)) == ["0, 0", "0, 1", "1, 0", "1, 1"]
         assert "</span> 2 solved</span>" in shown_html(page)
 
-    def test_evaluation_is_said_to_be_never_trained_on(
-        self, root: Path, open_page: OpenPage
-    ) -> None:
-        page = open_page("replay", root, run="made", split="eval")
+    def test_evaluation_is_said_to_be_never_trained_on(self, made: OpenPage) -> None:
+        page = made(split="eval")
         assert len(listed(page)) == 6
         assert "</span> 3 solved</span>" in shown_html(page)
         assert "update" not in columns_of(page)  # it would say the same of all
         assert "evaluation, never trained on" in shown_html(page)
         assert "no update has used it yet" not in shown_html(page)
 
-    def test_a_link_to_an_evaluation_lists_evaluations(
-        self, root: Path, open_page: OpenPage
-    ) -> None:
-        page = open_page("replay", root, run="made", trajectory="e00000000-00003")
+    def test_a_link_to_an_evaluation_lists_evaluations(self, made: OpenPage) -> None:
+        page = made(trajectory="e00000000-00003")
         assert page.selectbox(key="url_split").value == "eval"
         assert len(listed(page)) == 6
 
@@ -260,10 +244,8 @@ class TestComparison:
         writer.close(status="finished")
         return tmp_path
 
-    def test_the_sibling_that_differs_most_is_the_first_choice(
-        self, root: Path, open_page: OpenPage
-    ) -> None:
-        page = open_page("replay", root, run="made", compare="1", trajectory="t00000001-00000")
+    def test_the_sibling_that_differs_most_is_the_first_choice(self, made: OpenPage) -> None:
+        page = made(compare="1", trajectory="t00000001-00000")
         assert not page.exception
         choice = page.selectbox(key="url_beside")
         assert choice.options == [
@@ -274,25 +256,23 @@ class TestComparison:
         assert 'class="es-left">0</span>' in html
         assert 'class="es-right">1</span>' in html
 
-    def test_the_same_prompt_at_another_step(self, root: Path, open_page: OpenPage) -> None:
-        page = open_page("replay", root, run="made", compare="1", trajectory="t00000001-00000")
+    def test_the_same_prompt_at_another_step(self, made: OpenPage) -> None:
+        page = made(compare="1", trajectory="t00000001-00000")
         page.selectbox(key="url_beside").set_value("t00000000-00000").run()
         assert page.query_params["beside"] == "t00000000-00000"
         assert "Both episodes are the same." in shown_html(page)
         assert "step 0, sibling 0" in shown_html(page)
 
-    def test_the_key_opens_and_closes_it(self, root: Path, open_page: OpenPage) -> None:
-        page = open_page("replay", root, run="made")
+    def test_the_key_opens_and_closes_it(self, made: OpenPage) -> None:
+        page = made()
         page.button(key="replay_compare").click().run()
         assert page.query_params["compare"] == "1"
         page.button(key="replay_compare").click().run()
         assert "compare" not in page.query_params
 
     @pytest.mark.parametrize("beside", [EVIL, "t00000000-00001", "t00000009-00000", "1" * 200])
-    def test_what_did_not_answer_this_prompt_is_a_notice(
-        self, beside: str, root: Path, open_page: OpenPage
-    ) -> None:
-        page = open_page("replay", root, run="made", compare="1", beside=beside)
+    def test_what_did_not_answer_this_prompt_is_a_notice(self, beside: str, made: OpenPage) -> None:
+        page = made(compare="1", beside=beside)
         assert not page.exception
         assert len(page.info) == 1
 
@@ -322,26 +302,20 @@ class TestSearch:
             ({"q": "nowhere"}, 0),
         ],
     )
-    def test_what_is_found(
-        self, params: dict[str, str], count: int, root: Path, open_page: OpenPage
-    ) -> None:
-        page = open_page("replay", root, run="made", **params)
+    def test_what_is_found(self, params: dict[str, str], count: int, made: OpenPage) -> None:
+        page = made(**params)
         assert not page.exception
         assert f"{count} trajectories" in words(page).replace("\\", "")
 
-    def test_a_found_trajectory_shows_the_words_around(
-        self, root: Path, open_page: OpenPage
-    ) -> None:
-        page = open_page("replay", root, run="made", q="really")
+    def test_a_found_trajectory_shows_the_words_around(self, made: OpenPage) -> None:
+        page = made(q="really")
         assert "(really)" in columns_of(page)["match"][0]
 
     @pytest.mark.parametrize(
         "params", [{"where": "no_such_column = 1"}, {"where": "1); DROP TABLE x"}]
     )
-    def test_a_bad_question_is_explained(
-        self, params: dict[str, str], root: Path, open_page: OpenPage
-    ) -> None:
-        page = open_page("replay", root, run="made", **params)
+    def test_a_bad_question_is_explained(self, params: dict[str, str], made: OpenPage) -> None:
+        page = made(**params)
         assert not page.exception
         assert page.text
 
@@ -400,10 +374,8 @@ class TestSearch:
         assert "200 trajectories" in words(page)
 
     @pytest.mark.long
-    def test_a_search_keeps_its_columns_and_marks_its_hits(
-        self, root: Path, open_page: OpenPage
-    ) -> None:
-        page = open_page("replay", root, run="made", q="go UP (really")
+    def test_a_search_keeps_its_columns_and_marks_its_hits(self, made: OpenPage) -> None:
+        page = made(q="go UP (really")
         names = list(columns_of(page))
         assert names[:4] == ["step, group, sibling", "success", "return", "match"]
         assert '<span class="es-hit">go UP (really</span>' in shown_html(page)

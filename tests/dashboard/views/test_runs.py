@@ -22,8 +22,8 @@ from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.comparing.levels import evaluated_estimate
 from echoscope.dashboard.data.run_table.facts import TableVerdict
 from echoscope.dashboard.data.run_table.groups import grouped, ordered
-from echoscope.dashboard.data.run_table.root import root_runs
 from echoscope.dashboard.data.run_table.saved_views import save_view
+from echoscope.dashboard.data.run_table.table import root_runs
 from echoscope.dashboard.page.run_table import state
 from echoscope.dashboard.page.run_table.actions import note_changes
 from echoscope.dashboard.page.run_table.table import verdict_words

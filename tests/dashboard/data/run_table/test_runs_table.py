@@ -12,8 +12,7 @@ from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.run_table.condition import is_condition
 from echoscope.dashboard.data.run_table.facts import Facts
 from echoscope.dashboard.data.run_table.groups import common_words, estimate_words, grouped, ordered
-from echoscope.dashboard.data.run_table.root import RootRuns
-from echoscope.dashboard.data.run_table.table import RunsTable
+from echoscope.dashboard.data.run_table.table import RootRuns, RunsTable
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.web.settings import DashboardSettings, configure
 
@@ -157,12 +156,12 @@ def test_the_order_is_over_all_runs_and_what_is_missing_is_last(tmp_path: Path) 
 
 def test_a_group_is_all_of_its_runs_with_mean_and_interval(table: RunsTable) -> None:
     groups = ordered(table, grouped(table, table.filtered(""), ["lr"]), "-eval_success")
-    assert [(group.name, len(group.members)) for group in groups] == [
+    assert [(group.name, len(group.rows)) for group in groups] == [
         ("lr 0.0001", 2),
         ("lr 1e-06", 2),
     ]
     column, values = table.column("eval_success"), table.values("eval_success")
-    assert estimate_words(column, [values[n] for n in groups[0].members]).startswith("55 % (")
+    assert estimate_words(column, [values[n] for n in groups[0].rows]).startswith("55 % (")
 
 
 def test_groups_are_named_by_what_differs(table: RunsTable) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from echoscope.dashboard.labels import section, section_title
+from echoscope.dashboard.page.metric_sections import section, section_title
 
 
 @pytest.mark.parametrize(
