@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from ...records import (
     MAX_INDEX,
     RolloutBatch,
     Split,
-    StepMetrics,
     Trajectory,
     TrajectoryOutcome,
     num_outcomes,
@@ -124,7 +122,7 @@ def _outcome_of(draft: Draft, trajectory: Trajectory) -> TrajectoryOutcome | Non
     )
 
 
-def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> StepMetrics:
+def step_values(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """The numbers of a step that rollouts alone give; none where the files do not say.
 
     Evaluations are no part of them: a step that holds nothing else has none.
@@ -152,13 +150,7 @@ def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> 
         **num_outcomes(training),
         "rollout/num_turns_mean": _mean(t.num_turns for t in training),
     }
-    return StepMetrics(
-        run_id=run_id,
-        step=step,
-        phase="train",
-        wall_time=time.time(),
-        values={key: value for key, value in values.items() if not math.isnan(value)},
-    )
+    return {key: value for key, value in values.items() if not math.isnan(value)}
 
 
 def _groups(trajectories: Sequence[Trajectory]) -> Iterator[tuple[float, float | None]]:
