@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from echoscope.store.importers.steps.episodes import StepEpisodes
-from echoscope.store.importers.steps.metrics import EVALUATION
+from echoscope.store.query.metric_keys import EVALUATIONS
 from echoscope.store.records import Alarm, DiagnosticRecord, StepMetrics
 from echoscope.store.writer import RunWriter
 
@@ -36,7 +36,7 @@ class ForeignStep:
         """Its numbers as records, one a phase."""
         phases: dict[str, dict[str, float]] = {self.phase or "train": {}}
         for key, value in self.values.items():
-            phase = self.phase or ("eval" if key.startswith(EVALUATION) else "train")
+            phase = self.phase or ("eval" if key.startswith(EVALUATIONS) else "train")
             phases.setdefault(phase, {})[key] = value
         step, at = self.content.step, self.at
         return [

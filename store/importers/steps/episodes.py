@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...query.metric_keys import GROUP_STD, RETURN_MEAN, SUCCESS_RATE, ZERO_STD
+from ...query.metric_keys import (
+    GROUP_STD,
+    HOPELESS_FRAC,
+    RETURN_MEAN,
+    SOLVED_FRAC,
+    SUCCESS_RATE,
+    ZERO_STD,
+)
 from ...records import (
     MAX_INDEX,
     RolloutBatch,
@@ -143,8 +150,8 @@ def step_values(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "reward/return_max": max(returns, default=math.nan),
         GROUP_STD: _mean(stds),
         ZERO_STD: _mean(std == 0 for std in stds),
-        "reward/solved_frac": _mean(is_equal and rate == 1 for is_equal, rate in solved_of),
-        "reward/hopeless_frac": _mean(is_equal and rate == 0 for is_equal, rate in solved_of),
+        SOLVED_FRAC: _mean(is_equal and rate == 1 for is_equal, rate in solved_of),
+        HOPELESS_FRAC: _mean(is_equal and rate == 0 for is_equal, rate in solved_of),
         SUCCESS_RATE: _mean(solved),
         "rollout/num_trajectories": float(len(training)) if training else math.nan,
         **num_outcomes(training),

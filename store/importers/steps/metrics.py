@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ...query.metric_keys import RETURN_MEAN
+from ...query.metric_keys import EVALUATIONS, RETURN_MEAN
 
-EVALUATION = "eval/"
-"""How the keys of an evaluation's metrics begin."""
 IS_RECONSTRUCTED = "reward/is_reconstructed"
 """Beside a return that was made up from parts."""
 _RETURNS = tuple(
@@ -76,7 +74,7 @@ class Beside:
 
     @property
     def has_evaluations(self) -> bool:
-        return any(key.startswith(EVALUATION) for key in self.counts)
+        return any(key.startswith(EVALUATIONS) for key in self.counts)
 
     def is_told(self, key: str) -> bool:
         """Whether the rollouts do not give the key."""
