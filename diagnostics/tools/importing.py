@@ -4,7 +4,7 @@
     report = import_path(Path("outputs/my-verl-run"), Path("runs/my-verl-run"))
 
 `store.importers` imports rollouts. It may not know what a metric of another trainer means, so the
-two are joined here. `echoscope import`, `echoscope watch` and the dashboard all call `import_path`.
+two are joined here. `echoscope import`, a notebook and a verdict of files call `import_path`.
 
 A step that has rollouts and metrics is one step of the run. A step with metrics alone is a step
 without trajectories. Metrics are stored under the trainer's own names, and under ours where
