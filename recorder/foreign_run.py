@@ -1,5 +1,7 @@
-"""The run of another trainer while it goes on: here each of its steps is measured and judged, whoever
-reads it, a hook in the trainer's loop or a watch of its files."""
+"""The run of another trainer while it goes on: each of its steps is measured and judged here.
+
+Whoever reads it, a hook in the trainer's loop or a watch of its files.
+"""
 
 from __future__ import annotations
 
