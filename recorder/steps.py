@@ -36,6 +36,7 @@ from echoscope.text.sentences import in_one_line
 
 from .episodes import GivenEpisode, take
 from .foreign_run import ForeignRun, StepEnd
+from .orders import values_of
 
 POLL_S = 0.5
 """Seconds between two looks for commands."""
@@ -83,7 +84,7 @@ class RunSteps(threading.Thread):
             meanings=meanings,
             given_by="meanings",
             say=lambda text: on_message(f"recorder: {text}"),
-            live=_values(live),
+            live=values_of(live),
         )
         self._waiting: list[GivenEpisode | Draft] = []
         self._unwritten: dict[int, int] = {}
@@ -92,7 +93,7 @@ class RunSteps(threading.Thread):
         """Answers to commands that could not be written."""
         self._handed: set[str] = set()
         """Commands that went past the mailbox."""
-        self._create(name, config, live)
+        self._create(name, config)
         self._busy: RunBusyError | None = None
         """Another process writes the folder. It stays so: what comes between would be lost."""
         self._refusal: Exception | None = None
@@ -147,7 +148,7 @@ class RunSteps(threading.Thread):
             if self._is_reopened:
                 self._is_reopened, self.problem = False, ""
 
-    def _create(self, name: str, config: Mapping[str, Any], live: Mapping[str, Any]) -> None:
+    def _create(self, name: str, config: Mapping[str, Any]) -> None:
         """Where the folder holds a recorded run, its first step says where it goes on."""
         if not Layout(self._path).is_run:
             try:
@@ -156,7 +157,7 @@ class RunSteps(threading.Thread):
                     run_id=self._path.name,
                     name=name,
                     config=dict(config),
-                    live_knobs=live,
+                    live_knobs=self._live,
                     tags=("recorded",),
                 )
                 return
@@ -357,7 +358,7 @@ class RunSteps(threading.Thread):
         except ValueError as error:
             raise StoreError(str(error)) from error
         self._open_mailbox()
-        if (values := _values(self._live)) != self._run.live.now:
+        if (values := values_of(self._live)) != self._run.live.now:
             # What an earlier attempt was told to set does not hold in this one.
             self.answer([], [], SettingsRecord(step=first, values=values))
         if steps:
@@ -373,11 +374,6 @@ class RunSteps(threading.Thread):
     def _open_mailbox(self) -> None:
         if self._mailbox is None and self._run.writer is not None:
             self._mailbox = Mailbox(self._path, self._run.writer.seen_command_ids)
-
-
-def _values(live: Mapping[str, Any]) -> dict[str, Any]:
-    """The values in the schemas of live settings."""
-    return {key: schema["value"] for key, schema in live.items()}
 
 
 def _require_recorded(path: Path) -> None:
