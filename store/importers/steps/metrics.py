@@ -16,9 +16,7 @@ from ...query.metric_keys import EVALUATIONS, RETURN_MEAN
 
 IS_RECONSTRUCTED = "reward/is_reconstructed"
 """Beside a return that was made up from parts."""
-_RETURNS = tuple(
-    f"reward/{name}" for name in ("return_mean", "return_std", "return_min", "return_max")
-)
+_RETURNS = (RETURN_MEAN, "reward/return_std", "reward/return_min", "reward/return_max")
 
 
 def joined(
@@ -36,9 +34,9 @@ def joined(
         is_told: whether a key is the trainer's in all steps.
         has_return: the trainer tells its own return, which is preferred to one made up from parts.
     """
-    is_void = has_return and IS_RECONSTRUCTED in counted
-    void = (*_RETURNS, IS_RECONSTRUCTED) if is_void else ()
-    values = {k: v for k, v in counted.items() if k not in void and not is_told(k)}
+    values = {key: value for key, value in counted.items() if not is_told(key)}
+    if has_return and IS_RECONSTRUCTED in counted:
+        values = {k: v for k, v in values.items() if k not in (*_RETURNS, IS_RECONSTRUCTED)}
     return values | {k: v for k, v in told.items() if math.isnan(values.get(k, math.nan))}
 
 
