@@ -139,13 +139,14 @@ class ForeignRun:
             phase="train" if step.number else "eval",
         )
         if step.information is not None:
-            judged.add(step.information)
+            judged.values |= step.information.values
+            judged.records += step.information.records
         batch = content.batch()
         if batch.groups and step.number > 0:
             instruments = Instruments(decode=_undecodable)
             text = self._monitor.measure(step.number, batch, self._settings, instruments)
-            text.values = {k: v for k, v in text.values.items() if k.startswith("text/")}
-            judged.add(text)
+            judged.values |= {k: v for k, v in text.values.items() if k.startswith("text/")}
+            judged.records += text.records
         self._situate(step.values)
         judged.alarms = self._monitor.judge(step.number, judged.values)
         return judged

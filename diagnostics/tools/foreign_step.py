@@ -9,12 +9,10 @@ from echoscope.store.query.metric_keys import EVALUATIONS
 from echoscope.store.records import Alarm, DiagnosticRecord, StepMetrics
 from echoscope.store.writer import RunWriter
 
-from ..monitor import StepMeasurements
-
 
 @dataclass(slots=True, kw_only=True)
 class ForeignStep:
-    """A step, to which its reader adds what it measures."""
+    """A step. Its reader adds what it measures to `values` and `records`."""
 
     content: StepEpisodes
     values: dict[str, float]
@@ -26,11 +24,6 @@ class ForeignStep:
     """When it ended, in seconds since the epoch."""
     phase: str = ""
     """Of all numbers; "" where the key of each says whether it is of an evaluation."""
-
-    def add(self, measured: StepMeasurements) -> None:
-        """What is measured of the episodes beside what is counted from them."""
-        self.values |= measured.values
-        self.records += measured.records
 
     def metrics(self, run_id: str) -> list[StepMetrics]:
         """Its numbers as records, one a phase."""
