@@ -45,9 +45,10 @@ def cure(
     The run itself is never touched. Interrupted, or after the minutes, the same command goes on.
     Exit code 0: a treatment holds; 3: none does yet.
     """
-    from echoscope.diagnostics.tools.curing import begun, compare, promote, winner
+    from echoscope.diagnostics.tools.curing import compare, cure_of, promote, proposed, winner
     from echoscope.store.log.layout import Layout
-    from echoscope.store.steer.cures import curing
+    from echoscope.store.reader import open_run
+    from echoscope.store.steer.cures import curing, read_cure
     from echoscope.store.steer.steering import os_user
 
     from .branch import require_weights
@@ -56,7 +57,10 @@ def cure(
     run = run.resolve()
     require_weights(run)
     who = issued_by or os_user()
-    plan = begun(run, by=who, steps=steps, is_new=again, may_change_task=not yes)
+    plan = None if again else read_cure(run)
+    if plan is None:
+        treatments = proposed(open_run(run), may_change_task=not yes)
+        plan = cure_of(run, treatments, by=who, steps=steps)
     if dry_run:
         _show(run, plan, "", as_json)
         return

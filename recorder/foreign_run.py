@@ -1,5 +1,7 @@
-"""The run of another trainer: here each of its steps is measured, judged and written, whoever reads
-it, a hook in the trainer's loop or a watch of its files."""
+"""The run of another trainer while it goes on: each of its steps is measured and judged here.
+
+Whoever reads it, a hook in the trainer's loop or a watch of its files.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,15 @@ from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.names import RowNamer
 from echoscope.diagnostics.read.run_meaning import RunMeaning
 from echoscope.diagnostics.read.table import stored_meaning, stored_rows
-from echoscope.store.importers.steps.episodes import StepEpisodes, step_metrics
-from echoscope.store.importers.steps.metrics import without_reconstructed
+from echoscope.diagnostics.tools.foreign_step import ForeignStep
+from echoscope.store.importers.steps.episodes import StepEpisodes, step_values
+from echoscope.store.importers.steps.metrics import joined
 from echoscope.store.query.metric_keys import RETURN_MEAN
 from echoscope.store.reader import open_run
 from echoscope.store.records import (
-    Alarm,
     DiagnosticRecord,
     IntArray,
     SettingsRecord,
-    StepMetrics,
 )
 from echoscope.store.steer.settings import LiveSettings, live_settings
 from echoscope.store.writer import RunWriter
@@ -45,17 +46,6 @@ class StepEnd:
     """In seconds since the epoch."""
     information: StepMeasurements | None = None
     """What the trainer's own policy says of the episodes, where it was asked."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedStep:
-    """A step as it is written."""
-
-    metrics: StepMetrics
-    content: StepEpisodes
-    records: Sequence[DiagnosticRecord]
-    alarms: list[Alarm]
-    """Those that it raises or clears."""
 
 
 def _undecodable(tokens: IntArray) -> str:
@@ -132,7 +122,7 @@ class ForeignRun:
 
     def judge(
         self, step: StepEnd, content: StepEpisodes, records: Sequence[DiagnosticRecord] = ()
-    ) -> JudgedStep:
+    ) -> ForeignStep:
         """The step with what is measured of it, and the alarms that it raises or clears.
 
         Args:
@@ -141,41 +131,25 @@ class ForeignRun:
         Raises:
             StoreError: the run cannot be read, where earlier steps must be judged again.
         """
-        values = self._named(step, content)
-        records = [*records, *self._meaning_records(step.number)]
+        judged = ForeignStep(
+            content=content,
+            values=self._named(step, content),
+            records=[*records, *self._meaning_records(step.number)],
+            at=step.at,
+            phase="train" if step.number else "eval",
+        )
         if step.information is not None:
-            values |= step.information.values
-            records += step.information.records
+            judged.values |= step.information.values
+            judged.records += step.information.records
         batch = content.batch()
         if batch.groups and step.number > 0:
             instruments = Instruments(decode=_undecodable)
-            measured = self._monitor.measure(step.number, batch, self._settings, instruments)
-            values |= {k: v for k, v in measured.values.items() if k.startswith("text/")}
-            records += measured.records
+            text = self._monitor.measure(step.number, batch, self._settings, instruments)
+            judged.values |= {k: v for k, v in text.values.items() if k.startswith("text/")}
+            judged.records += text.records
         self._situate(step.values)
-        return JudgedStep(
-            metrics=StepMetrics(
-                run_id=self.path.name,
-                step=step.number,
-                phase="train" if step.number else "eval",
-                wall_time=step.at,
-                values=values,
-            ),
-            content=content,
-            records=records,
-            alarms=self._monitor.judge(step.number, values),
-        )
-
-    def write(self, judged: JudgedStep) -> None:
-        """Hand the step to the writer. Raises StoreError where the disk refuses."""
-        assert self.writer is not None
-        self.writer.commit_step(
-            metrics=[judged.metrics],
-            trajectories=judged.content.trajectories,
-            outcomes=judged.content.outcomes,
-            alarms=judged.alarms,
-            diagnostics=judged.records,
-        )
+        judged.alarms = self._monitor.judge(step.number, judged.values)
+        return judged
 
     def _named(self, step: StepEnd, content: StepEpisodes) -> dict[str, float]:
         """What is counted from the episodes, and the trainer's numbers under its names and ours.
@@ -188,14 +162,15 @@ class ForeignRun:
             if note not in self._said:
                 self._said.add(note)
                 self._say(note)
-        counted: Mapping[str, float] = {}
-        if content.trajectories:
-            counted = step_metrics(self.path.name, step.number, content.trajectories).values
-            self._namer.leave(counted)
-        told = self.meaning.of_key
-        counted = without_reconstructed(counted) if RETURN_MEAN in told else counted
-        left = {key: value for key, value in counted.items() if key not in told}
-        return left | self._namer.named(step.values)
+        counted = step_values(content.trajectories)
+        self._namer.leave(counted)
+        named, told = self._namer.named(step.values), self.meaning.of_key
+        return joined(
+            counted,
+            named,
+            is_told=lambda key: key in told or key in named,
+            has_return=RETURN_MEAN in told,
+        )
 
     def _meaning_records(self, step: int) -> Iterator[DiagnosticRecord]:
         """What the numbers mean, where that is not stored yet; earlier steps that mean something

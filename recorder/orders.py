@@ -132,6 +132,7 @@ class Orders:
         changed = [f"{key} {before[key]} -> {settings[key]}" for key in settings]
         return CommandOutcome.APPLIED, "; ".join([", ".join(changed), *([note] if note else [])])
 
-    def values(self) -> dict[str, Any]:
-        """The live settings that hold now, by key."""
-        return {key: schema.get("value") for key, schema in self.live.items()}
+
+def values_of(live: Mapping[str, Any]) -> dict[str, Any]:
+    """The values in the schemas of live settings."""
+    return {key: schema["value"] for key, schema in live.items()}

@@ -48,7 +48,7 @@ from echoscope.text.strict_json import json_value
 
 from .episodes import GivenEpisode, TurnTokens
 from .foreign_run import StepEnd
-from .orders import OnCheckpoint, OnSet, Orders
+from .orders import OnCheckpoint, OnSet, Orders, values_of
 from .scoring import Scoring, ScoringConfig
 from .steps import RunSteps
 
@@ -343,7 +343,7 @@ class Recorder:
         answered = [command for command, ack in zip(commands, acks, strict=True) if ack]
         waiting.extendleft(command for command in reversed(commands) if command not in answered)
         if answered:
-            settings = SettingsRecord(step=step, values=self._orders.values())
+            settings = SettingsRecord(step=step, values=values_of(self._orders.live))
             self._steps.put(self._steps.answer, [ack for ack in acks if ack], answered, settings)
 
     @property

@@ -22,6 +22,7 @@ from echoscope.diagnostics.judge.alarms import action_commands
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.sinks.mirror import Mirror
+from echoscope.diagnostics.tools.foreign_step import ForeignStep
 from echoscope.store.errors import RunBusyError, RunExistsError, StoreError
 from echoscope.store.importers.draft import Draft
 from echoscope.store.importers.steps.episodes import StepEpisodes
@@ -34,7 +35,8 @@ from echoscope.text.amounts import counted
 from echoscope.text.sentences import in_one_line
 
 from .episodes import GivenEpisode, take
-from .foreign_run import ForeignRun, JudgedStep, StepEnd
+from .foreign_run import ForeignRun, StepEnd
+from .orders import values_of
 
 POLL_S = 0.5
 """Seconds between two looks for commands."""
@@ -82,7 +84,7 @@ class RunSteps(threading.Thread):
             meanings=meanings,
             given_by="meanings",
             say=lambda text: on_message(f"recorder: {text}"),
-            live=_values(live),
+            live=values_of(live),
         )
         self._waiting: list[GivenEpisode | Draft] = []
         self._unwritten: dict[int, int] = {}
@@ -91,7 +93,7 @@ class RunSteps(threading.Thread):
         """Answers to commands that could not be written."""
         self._handed: set[str] = set()
         """Commands that went past the mailbox."""
-        self._create(name, config, live)
+        self._create(name, config)
         self._busy: RunBusyError | None = None
         """Another process writes the folder. It stays so: what comes between would be lost."""
         self._refusal: Exception | None = None
@@ -146,7 +148,7 @@ class RunSteps(threading.Thread):
             if self._is_reopened:
                 self._is_reopened, self.problem = False, ""
 
-    def _create(self, name: str, config: Mapping[str, Any], live: Mapping[str, Any]) -> None:
+    def _create(self, name: str, config: Mapping[str, Any]) -> None:
         """Where the folder holds a recorded run, its first step says where it goes on."""
         if not Layout(self._path).is_run:
             try:
@@ -155,7 +157,7 @@ class RunSteps(threading.Thread):
                     run_id=self._path.name,
                     name=name,
                     config=dict(config),
-                    live_knobs=live,
+                    live_knobs=self._live,
                     tags=("recorded",),
                 )
                 return
@@ -198,7 +200,7 @@ class RunSteps(threading.Thread):
 
     def flush(self) -> None:
         if self._run.writer is not None:
-            self._writing(self._run.writer.flush)
+            self._writing(RunWriter.flush)
 
     def close(self, status: str) -> None:
         try:
@@ -218,10 +220,10 @@ class RunSteps(threading.Thread):
             )
         if self._refusal is not None:
             self._reopen()
-        if (writer := self._run.writer) is not None:
+        if self._run.writer is not None:
             self._write_answers()
-            self._writing(writer.flush)
-            self._writing(partial(writer.close, status=status))
+            self._writing(RunWriter.flush)
+            self._writing(lambda writer: writer.close(status=status))
 
     def commit(self, step: StepEnd) -> None:
         """Write a step, and tell others of it whether or not the folder takes it."""
@@ -244,7 +246,7 @@ class RunSteps(threading.Thread):
         finally:
             self._tell(judged.alarms)
 
-    def _judged(self, step: StepEnd, waiting: list[GivenEpisode | Draft]) -> JudgedStep:
+    def _judged(self, step: StepEnd, waiting: list[GivenEpisode | Draft]) -> ForeignStep:
         """The step with what is measured of it and the alarms that it raised or cleared."""
         content = StepEpisodes(step.number)
         for episode in waiting:
@@ -257,18 +259,16 @@ class RunSteps(threading.Thread):
             )
         return self._run.judge(step, content)
 
-    def _write(self, judged: JudgedStep) -> None:
+    def _write(self, judged: ForeignStep) -> None:
         """Hand a step to the writer, and its copy to the sinks."""
         if self._refusal is not None:
             self._reopen()
-        self._writing(partial(self._run.write, judged))
-        assert self._run.writer is not None
-        written, content = self._run.writer.acknowledged_step, judged.content
+        written = self._writing(judged.write).acknowledged_step
         self._unwritten = {s: n for s, n in self._unwritten.items() if s > written}
-        self._unwritten[judged.metrics.step] = 1 + len(content.trajectories)
+        self._unwritten[judged.content.step] = 1 + len(judged.content.trajectories)
         self._mirror.step(
-            [judged.metrics],
-            trajectories=content.trajectories,
+            judged.metrics(self._path.name),
+            trajectories=judged.content.trajectories,
             alarms=judged.alarms,
             verdict=self._run.verdict,
         )
@@ -300,24 +300,27 @@ class RunSteps(threading.Thread):
                 self.commands.append(command)
 
     def _write_answers(self) -> None:
-        while self._answers and (writer := self._run.writer) is not None:
-            self._writing(partial(writer.record_acks, *self._answers[0]))
+        while self._answers and self._run.writer is not None:
+            self._writing(lambda writer: writer.record_acks(*self._answers[0]))
             self._answers.pop(0)
 
     # -- a folder that refuses -------------------------------------------------------------------
 
-    def _writing(self, do: Callable[[], None]) -> None:
-        """Call the writer. Where it refuses, count what it had, and let it go until it is due.
+    def _writing(self, do: Callable[[RunWriter], None]) -> RunWriter:
+        """Call the writer, and return it.
+
+        Where it refuses, count what it had, and let it go until it is due.
 
         A writer that failed once refuses for good: what it had not written by then is lost.
         """
-        if self._run.writer is None:
+        writer = self._run.writer
+        if writer is None:
             assert self._refusal is not None
             raise self._refusal.with_traceback(None)
         try:
-            do()
+            do(writer)
         except Exception as error:
-            writer, self._run.writer = self._run.writer, None
+            self._run.writer = None
             with suppress(Exception):  # it lets the folder go all the same
                 writer.close(status="failed")
             written = writer.acknowledged_step
@@ -326,6 +329,7 @@ class RunSteps(threading.Thread):
             self._refusal = error
             self._retry_at = time.monotonic() + (RETRY_S if isinstance(error, OSError) else 0.0)
             raise
+        return writer
 
     def _reopen(self) -> None:
         """Go on in the folder that refused, at most every `RETRY_S`."""
@@ -354,7 +358,7 @@ class RunSteps(threading.Thread):
         except ValueError as error:
             raise StoreError(str(error)) from error
         self._open_mailbox()
-        if (values := _values(self._live)) != self._run.live.now:
+        if (values := values_of(self._live)) != self._run.live.now:
             # What an earlier attempt was told to set does not hold in this one.
             self.answer([], [], SettingsRecord(step=first, values=values))
         if steps:
@@ -370,11 +374,6 @@ class RunSteps(threading.Thread):
     def _open_mailbox(self) -> None:
         if self._mailbox is None and self._run.writer is not None:
             self._mailbox = Mailbox(self._path, self._run.writer.seen_command_ids)
-
-
-def _values(live: Mapping[str, Any]) -> dict[str, Any]:
-    """The values in the schemas of live settings."""
-    return {key: schema["value"] for key, schema in live.items()}
 
 
 def _require_recorded(path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.table import stored_rows
-from echoscope.recorder.foreign_run import ForeignRun, JudgedStep, StepEnd
+from echoscope.diagnostics.tools.foreign_step import ForeignStep
+from echoscope.recorder.foreign_run import ForeignRun, StepEnd
 from echoscope.store.errors import StoreError
 from echoscope.store.importers.steps.episodes import StepEpisodes
 from echoscope.store.log.layout import Layout, shown_path
@@ -84,7 +85,7 @@ class WatchedRun(ForeignRun):
 
     def commit(
         self, step: StepEnd, content: StepEpisodes, rows: tuple[int, int], trainer: str
-    ) -> JudgedStep:
+    ) -> ForeignStep:
         """Measure, judge and write a step.
 
         Args:
@@ -105,7 +106,7 @@ class WatchedRun(ForeignRun):
         payload = json.dumps({"num_rows": rows[0], "sum": rows[1]})
         record = DiagnosticRecord(step=step.number, kind=KIND, payload=payload)
         judged = self.judge(step, content, [record])
-        self.write(judged)
+        judged.write(self.writer)
         return judged
 
     def take_back(self, first: int) -> None:

@@ -275,7 +275,7 @@ class Watch:
         self._ledger.written(step)
         self.last_step = step
         self._times.append(wall_time)
-        self._on_step(step, judged.metrics.values, self.verdict())
+        self._on_step(step, judged.values, self.verdict())
         self._alarms += judged.alarms
         if not self._is_behind:
             self._tell(judged.alarms)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from echoscope.store.query.metric_keys import SUCCESS_RATE
+from echoscope.store.query.metric_keys import EVALUATIONS, SUCCESS_RATE
 from echoscope.store.records import BoolArray, FloatArray64, IntArray64
 from echoscope.text.strict_json import value_at
 
@@ -201,7 +201,7 @@ def halved_for_good(table: MetricTable) -> int | None:
     >>> halved_for_good(table)
     40
     """
-    steps, values = success_of(table, "eval/", "probe/")
+    steps, values = success_of(table, EVALUATIONS, "probe/")
     if not len(values):
         return None
     last_high = np.flatnonzero(~is_halved(values))[-1]

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from echoscope.store.query.metric_keys import ZERO_STD
+from echoscope.store.query.metric_keys import HOPELESS_FRAC, LUCK_FRAC, SOLVED_FRAC, ZERO_STD
 from echoscope.store.records import BoolArray, FloatArray64, RolloutBatch
 
 from ..config import SelectionConfig
@@ -35,9 +35,9 @@ def reward_metrics(batch: RolloutBatch) -> dict[str, float]:
 
     return {
         ZERO_STD: share(groups.reward_std_P == 0),
-        "reward/solved_frac": share(groups.solved_P),
-        "reward/hopeless_frac": share(groups.hopeless_P),
-        "reward/luck_frac": luck_share(batch),
+        SOLVED_FRAC: share(groups.solved_P),
+        HOPELESS_FRAC: share(groups.hopeless_P),
+        LUCK_FRAC: luck_share(batch),
         **_term_metrics(batch),
     }
 

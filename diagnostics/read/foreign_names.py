@@ -21,7 +21,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from echoscope.store.query.metric_keys import ENTROPY, RETURN_MEAN, SUCCESS_RATE
+from echoscope.store.query.metric_keys import ENTROPY, NOTHING_SELECTED, RETURN_MEAN, SUCCESS_RATE
 
 
 class How(StrEnum):
@@ -50,7 +50,7 @@ class Meaning:
 
 
 OUTCOMES = frozenset({SUCCESS_RATE, RETURN_MEAN})
-_SHARES = ("_frac", "_rate", "accuracy@1", "selection/is_empty")
+_SHARES = ("_frac", "_rate", "accuracy@1", NOTHING_SELECTED)
 
 
 def is_share(key: str) -> bool:

@@ -35,6 +35,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from echoscope.store.query.metric_keys import NOTHING_SELECTED
 from echoscope.store.records import (
     BoolArray,
     FloatArray64,
@@ -126,7 +127,7 @@ class Selection:
             "selection/metric_mean": _mean(values[defined]),
             "selection/metric_mean_kept": _mean(values[defined & keep]),
             "selection/threshold": float(last()) if is_ranked else float("nan"),
-            "selection/is_empty": float(self.is_empty),
+            NOTHING_SELECTED: float(self.is_empty),
         }
 
 

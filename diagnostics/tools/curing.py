@@ -29,7 +29,7 @@ from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import AlarmSeverity, CommandAction
 from echoscope.store.status import RUNNING
 from echoscope.store.steer.commands import new_command, post
-from echoscope.store.steer.cures import FOLDER, Arm, Cure, read_cure, write_cure
+from echoscope.store.steer.cures import FOLDER, Arm, Cure, write_cure
 from echoscope.store.steer.rewinds import is_begun
 from echoscope.store.steer.steering import override_words
 from echoscope.text.amounts import percent
@@ -88,25 +88,6 @@ def proposed(run: RunReader, *, may_change_task: bool = True) -> Proposals:
         StoreError: the run cannot be read.
     """
     return proposals_of(run, may_change_task=may_change_task and bool(evaluation_success(run)))
-
-
-def begun(run: Path, *, by: str, steps: int, is_new: bool, may_change_task: bool = True) -> Cure:
-    """The cure of a run: the one that was begun, or a new one, which is not written yet.
-
-    Args:
-        is_new: begin anew, whatever there is.
-        may_change_task: a person chooses among the branches.
-
-    Raises:
-        CureError: nothing can be proposed, with the reason.
-        StoreError: the run cannot be read.
-    """
-    earlier = None if is_new else read_cure(run)
-    if earlier is not None:
-        return earlier
-    return cure_of(
-        run, proposed(open_run(run), may_change_task=may_change_task), by=by, steps=steps
-    )
 
 
 def cure_of(run: Path, proposed: Proposals, *, by: str, steps: int) -> Cure:

@@ -4,7 +4,7 @@
     report = import_path(Path("outputs/my-verl-run"), Path("runs/my-verl-run"))
 
 `store.importers` imports rollouts. It may not know what a metric of another trainer means, so the
-two are joined here. `echoscope import`, `echoscope watch` and the dashboard all call `import_path`.
+two are joined here. `echoscope import`, a notebook and a verdict of files call `import_path`.
 
 A step that has rollouts and metrics is one step of the run. A step with metrics alone is a step
 without trajectories. Metrics are stored under the trainer's own names, and under ours where
@@ -14,8 +14,9 @@ without trajectories. Metrics are stored under the trainer's own names, and unde
 from __future__ import annotations
 
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
@@ -25,12 +26,12 @@ import numpy as np
 from echoscope.store.importers.importing import (
     ImportingError,
     ImportReport,
-    Measured,
     check_paths,
     import_surveyed,
 )
 from echoscope.store.importers.lines import conversion
 from echoscope.store.importers.sources import files_of, holds_metrics_too, name_pattern
+from echoscope.store.importers.steps.episodes import StepEpisodes, step_values
 from echoscope.store.importers.steps.metrics import Beside
 from echoscope.store.importers.survey import (
     Progress,
@@ -39,7 +40,8 @@ from echoscope.store.importers.survey import (
     look,
     survey,
 )
-from echoscope.store.records import MAX_STEP, Trajectory
+from echoscope.store.records import MAX_STEP, DiagnosticRecord
+from echoscope.store.writer import RunWriter
 from echoscope.text.amounts import bounds, counted
 
 from ..judge.advice.actions import trainer_of
@@ -57,6 +59,7 @@ from ..read.runs import MetricsFolder, RunMetrics, read_runs
 from ..read.table import MetricTable
 from ..read.unread import file_sentences, file_unread, folder_unread, passed_over
 from ..read.wandb_address import is_address, read_address
+from .foreign_step import ForeignStep
 
 _CLOCKS = ("_timestamp", "timestamp", "wall_time", "wall time", "time")
 """Columns that may hold seconds since the epoch."""
@@ -222,26 +225,36 @@ def _write(
 ) -> JointReport:
     """Write metrics and rollouts that were read; arguments and errors as of `import_path`."""
     rows = Refusals()
-    beside = Beside() if metrics is None else _beside_of(metrics, rows)
+    beside = _beside_of(metrics, len(rollouts.digests), rows)
     # Measures that the files hold are of the policy's own sampling, and are not mixed with others.
-    has_measures = any(key.startswith(("text/", "info/")) for key in beside.counts())
+    has_measures = any(key.startswith(("text/", "info/")) for key in beside.counts)
     chosen = (
         () if has_measures else text_sample.evenly(sorted(rollouts.digests), text_sample.MAX_STEPS)
     )
-    measured: list[int] = []
+    num_measured = 0
 
-    def measure(step: int, trajectories: Sequence[Trajectory]) -> Measured:
-        """What the evaluation episodes of a step say, and what the text of the others does."""
-        values = evaluation_metrics(trajectories)
-        texts = text_sample.to_measure(trajectories) if step in chosen else []
-        if not texts:
-            return values, ()
-        measured.append(step)
-        report = text_sample.measure_sample(texts)
-        return values | report.metrics(), [report.record(step)]
+    def write(writer: RunWriter, content: StepEpisodes, record: DiagnosticRecord) -> None:
+        """With what the evaluation episodes of a step say, and what the text of the others does."""
+        nonlocal num_measured
+        number = content.step
+        step = ForeignStep(
+            content=content,
+            values=beside.joined(number, step_values(content.trajectories)),
+            records=[record],
+            at=beside.wall_times.get(number) or time.time(),
+        )
+        if not beside.has_evaluations:
+            step.values |= evaluation_metrics(content.trajectories)
+        texts = text_sample.to_measure(content.trajectories) if number in chosen else []
+        if texts:
+            num_measured += 1
+            report = text_sample.measure_sample(texts)
+            step.values |= report.metrics()
+            step.records.append(report.record(number))
+        step.write(writer)
 
     written = import_surveyed(
-        source, run_path, rollouts, beside, measure, writing=writing, is_packing=is_packing
+        source, run_path, rollouts, beside, write, writing=writing, is_packing=is_packing
     )
     return JointReport(
         written=written,
@@ -249,12 +262,18 @@ def _write(
         refused=refused,
         passed=passed,
         rows=rows,
-        num_measured=len(measured),
+        num_measured=num_measured,
     )
 
 
-def _beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
-    """The metrics of a run as the importer takes them; `left_out` takes impossible steps."""
+def _beside_of(metrics: RunMetrics | None, num_rollouts: int, left_out: Refusals) -> Beside:
+    """The metrics of a run as the importer takes them; `left_out` takes impossible steps.
+
+    Args:
+        num_rollouts: Steps that have rollouts.
+    """
+    if metrics is None:
+        return Beside(num_steps_with_rollouts=num_rollouts)
     table = metrics.table
     own = {name: values for name, values in table.raw.items() if not is_ours(name)}
     every_name = replace(table, columns={**table.raw, **table.columns, **own})
@@ -275,6 +294,7 @@ def _beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
             "names": {k: s for k, s in table.sources.items() if k != s},
             "notes": list(table.notes)[:50],
         },
+        num_steps_with_rollouts=num_rollouts,
     )
 
 

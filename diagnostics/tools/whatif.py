@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from echoscope.store.query.metric_keys import LUCK_FRAC
 from echoscope.store.reader import RunReader
 from echoscope.store.records import StopReason
 from echoscope.store.steer.settings import live_settings
@@ -241,7 +242,7 @@ def simulate(
 
 def _luck(reader: RunReader) -> str:
     """What shows that randomness decides the reward of a run, as its verdict says it."""
-    luck = moving_average(reader.metrics("reward/luck_frac")[1].tolist())
+    luck = moving_average(reader.metrics(LUCK_FRAC)[1].tolist())
     return luck_words(luck, Situation(config=reader.info().config).tasks)
 
 

@@ -13,7 +13,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +23,21 @@ from ..errors import StoreError
 from ..log.layout import Layout
 from ..log.starting import is_free
 from ..reader import open_run
-from ..records import DiagnosticRecord, Trajectory
+from ..records import DiagnosticRecord
 from ..writer import RunWriter
 from .draft import RowError
 from .format import RewardValues
 from .lines import BadJsonError
 from .registry import FORMATS
-from .steps.episodes import StepEpisodes, step_metrics
-from .steps.metrics import Beside, Merger
+from .steps.episodes import StepEpisodes
+from .steps.metrics import Beside
 from .survey import NotedRow, Progress, Survey
 
 KIND = "import"
 """Of the diagnostic record that each imported step has."""
 
-Measured = tuple[Mapping[str, float], Sequence[DiagnosticRecord]]
-Measure = Callable[[int, Sequence[Trajectory]], Measured]
-"""Measures the trajectories of a step: numbers, and what is stored beside them."""
+Write = Callable[[RunWriter, StepEpisodes, DiagnosticRecord], None]
+"""Writes a step: its episodes, and the record of which rows they came from."""
 
 
 class ImportingError(StoreError):
@@ -98,7 +97,7 @@ def import_surveyed(
     run_path: Path,
     survey: Survey,
     beside: Beside,
-    measure: Measure,
+    write: Write,
     *,
     writing: Progress | None = None,
     is_packing: bool = True,
@@ -111,7 +110,7 @@ def import_surveyed(
         survey: The rollouts; an empty one where there are none.
         beside: Metrics of the run's steps, read already. A step with metrics alone becomes a step
             without trajectories.
-        measure: What else is measured of each step that is written.
+        write: Writes each step that is new, with its metrics.
         writing: Called with (rows, of rows).
         is_packing: Merge the files of every 256 steps, in a process of its own.
 
@@ -124,11 +123,10 @@ def import_surveyed(
         raise ImportingError(_nothing(str(source), survey))
     if survey.unseen:
         raise ImportingError(_unseen(str(source), survey))
-    merger = Merger(beside, len(survey.digests))
     is_success = _rewards_say_success(survey)
     mark = "success" if is_success else ""  # where that changes, all steps are written again
     digests = {
-        step: merger.digest(step, survey.digests.get(step, "")) + mark
+        step: beside.digest(step, survey.digests.get(step, "")) + mark
         for step in sorted({*survey.digests, *beside.steps})
     }
     description = _description(str(source), survey, beside)
@@ -178,8 +176,12 @@ def import_surveyed(
                 "reconstructed": dict(content.reconstructed),
             }
             record = DiagnosticRecord(step=step, kind=KIND, payload=json.dumps(payload))
-            _write_step(writer, content, merger, record, measure, report)
+            write(writer, content, record)
+            report.num_kept += len(content.trajectories)
+            report.num_steps += 1
             report.num_steps_with_numbers += step in beside.steps
+            report.first_step = step if report.first_step is None else report.first_step
+            report.last_step = step
             if writing:
                 writing(num_done, total)
     if stored is None and not report.num_kept and not report.num_steps_with_numbers:
@@ -288,32 +290,6 @@ def _first_difference(
             "has from other files; import all files at once into another folder with -o"
         )
     return first
-
-
-def _write_step(
-    writer: RunWriter,
-    content: StepEpisodes,
-    merger: Merger,
-    record: DiagnosticRecord,
-    measure: Measure,
-    report: ImportReport,
-) -> None:
-    metrics = step_metrics(writer.run_id, content.step, content.trajectories)
-    records = [record]
-    if content.trajectories:
-        values, more = measure(content.step, content.trajectories)
-        metrics = replace(metrics, values={**metrics.values, **values})
-        records += more
-    writer.commit_step(
-        metrics=merger.metrics(metrics),
-        trajectories=content.trajectories,
-        outcomes=content.outcomes,
-        diagnostics=records,
-    )
-    report.num_kept += len(content.trajectories)
-    report.num_steps += 1
-    report.first_step = content.step if report.first_step is None else report.first_step
-    report.last_step = content.step
 
 
 def _read(

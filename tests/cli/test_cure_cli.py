@@ -19,7 +19,7 @@ from collapsed_bandit import collapsed_bandit
 from ending import ENDS
 from whole_files import contents
 
-from echoscope.diagnostics.tools.curing import CureError, begun, promote
+from echoscope.diagnostics.tools.curing import CureError, cure_of, promote, proposed
 from echoscope.store.errors import RunBusyError, StoreError
 from echoscope.store.reader import open_run
 from echoscope.store.steer.cures import Arm, Cure, cure_file, curing, read_cure, write_cure
@@ -66,13 +66,13 @@ def test_a_run_that_is_not_collapsing_is_not_cured(
 
 def test_two_people_are_told_of_each_other(lost: Path) -> None:
     cure_file(lost).parent.mkdir()
-    write_cure(lost, begun(lost, by="ada", steps=4, is_new=True))
+    write_cure(lost, cure_of(lost, proposed(open_run(lost)), by="ada", steps=4))
     with curing(lost), pytest.raises(RunBusyError, match="ada is curing lost now"), curing(lost):
         pass
 
 
 def test_one_successor_is_chosen(lost: Path) -> None:
-    cure = begun(lost, by="ada", steps=4, is_new=True)
+    cure = cure_of(lost, proposed(open_run(lost)), by="ada", steps=4)
     cure_file(lost).parent.mkdir()
     for index, name in enumerate(("one", "two")):
         shutil.copytree(lost, lost.with_name(name))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from echoscope.core.config.settings import RunConfig
+from setting_paths import setting_paths
 
 PAGE = Path(__file__).parents[2] / "docs" / "names.md"
 TRL = frozenset(
@@ -76,28 +74,11 @@ def rows_of(section: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def settings() -> set[str]:
-    """Every dotted key that some configuration has."""
-    schema = RunConfig.model_json_schema()
-    kinds = schema["$defs"]
-
-    def keys(model: dict[str, Any], prefix: str) -> set[str]:
-        out = set()
-        for name, field in model.get("properties", {}).items():
-            out.add(prefix + name)
-            for option in [field, *field.get("anyOf", ()), *field.get("oneOf", ())]:
-                if "$ref" in option:
-                    out |= keys(kinds[option["$ref"].rsplit("/", 1)[1]], f"{prefix}{name}.")
-        return out
-
-    return keys(schema, "")
-
-
 @pytest.mark.parametrize("section", ["RAGEN", "TRL: GRPOConfig", "verl"])
 def test_every_name_of_ours_is_a_setting(section: str) -> None:
     ours = [name for row in rows_of(section) for name in re.findall(r"`([^`]+)`", row[1])]
     assert len(ours) > 10
-    assert sorted({*ours} - settings()) == []
+    assert sorted({*ours} - setting_paths()) == []
 
 
 @pytest.mark.parametrize(("section", "names"), [("TRL: GRPOConfig", TRL), ("RAGEN", RAGEN)])

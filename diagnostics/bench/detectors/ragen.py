@@ -6,7 +6,7 @@ below 0.01; five empty selections. Source: RAGEN's `ragen_trainer`, see docs/col
 
 from __future__ import annotations
 
-from echoscope.store.query.metric_keys import GROUP_STD
+from echoscope.store.query.metric_keys import EVALUATIONS, GROUP_STD, NOTHING_SELECTED
 
 from ..harness import LabelledRun
 from .entry import Alert, Entry, begins, spaced
@@ -29,7 +29,7 @@ def low_validation_stop(rate: float) -> Alert:
     """Success in evaluation below a rate, five times in a row, not counting the untrained model."""
 
     def alert(run: LabelledRun) -> tuple[int, ...]:
-        keys = [k for k in run.table.columns if k.startswith("eval/")]
+        keys = [k for k in run.table.columns if k.startswith(EVALUATIONS)]
         alerts: set[int] = set()
         for key in (key for key in keys if key.endswith("/success_rate")):
             steps, values = run.table.measured(key)
@@ -44,7 +44,7 @@ def empty_selection_stop(times: float) -> Alert:
     """So many steps in a row without a selected group."""
 
     def alert(run: LabelledRun) -> tuple[int, ...]:
-        steps, values = run.table.measured("selection/is_empty")
+        steps, values = run.table.measured(NOTHING_SELECTED)
         return begins(steps, values > 0, int(times))
 
     return alert

@@ -8,19 +8,24 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...query.metric_keys import GROUP_STD, RETURN_MEAN, SUCCESS_RATE, ZERO_STD
+from ...query.metric_keys import (
+    GROUP_STD,
+    HOPELESS_FRAC,
+    RETURN_MEAN,
+    SOLVED_FRAC,
+    SUCCESS_RATE,
+    ZERO_STD,
+)
 from ...records import (
     MAX_INDEX,
     RolloutBatch,
     Split,
-    StepMetrics,
     Trajectory,
     TrajectoryOutcome,
     num_outcomes,
@@ -124,7 +129,7 @@ def _outcome_of(draft: Draft, trajectory: Trajectory) -> TrajectoryOutcome | Non
     )
 
 
-def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> StepMetrics:
+def step_values(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """The numbers of a step that rollouts alone give; none where the files do not say.
 
     Evaluations are no part of them: a step that holds nothing else has none.
@@ -145,20 +150,14 @@ def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> 
         "reward/return_max": max(returns, default=math.nan),
         GROUP_STD: _mean(stds),
         ZERO_STD: _mean(std == 0 for std in stds),
-        "reward/solved_frac": _mean(is_equal and rate == 1 for is_equal, rate in solved_of),
-        "reward/hopeless_frac": _mean(is_equal and rate == 0 for is_equal, rate in solved_of),
+        SOLVED_FRAC: _mean(is_equal and rate == 1 for is_equal, rate in solved_of),
+        HOPELESS_FRAC: _mean(is_equal and rate == 0 for is_equal, rate in solved_of),
         SUCCESS_RATE: _mean(solved),
         "rollout/num_trajectories": float(len(training)) if training else math.nan,
         **num_outcomes(training),
         "rollout/num_turns_mean": _mean(t.num_turns for t in training),
     }
-    return StepMetrics(
-        run_id=run_id,
-        step=step,
-        phase="train",
-        wall_time=time.time(),
-        values={key: value for key, value in values.items() if not math.isnan(value)},
-    )
+    return {key: value for key, value in values.items() if not math.isnan(value)}
 
 
 def _groups(trajectories: Sequence[Trajectory]) -> Iterator[tuple[float, float | None]]:

@@ -92,7 +92,7 @@ def test_an_import_that_was_killed_before_its_first_step_begins_with_it(
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(importing, "_write_step", die)
+        patch.setattr(importing.RunWriter, "commit_step", die)
         with pytest.raises(KilledError):
             import_run(tmp_path / "in", tmp_path / "run")
     assert open_run(tmp_path / "run").info().last_step == -1

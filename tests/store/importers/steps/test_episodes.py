@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from trajectories import make_trajectory
 
-from echoscope.store.importers.steps.episodes import step_metrics
+from echoscope.store.importers.steps.episodes import step_values
 from echoscope.store.records import Turn
 
 
@@ -28,8 +28,8 @@ def test_groups_that_all_solved_or_all_failed_are_counted_where_success_is_known
         for group, siblings in enumerate(groups)
         for sibling, (reward, is_success) in enumerate(siblings)
     ]
-    values = step_metrics("run", 1, episodes).values
+    values = step_values(episodes)
     assert values["reward/solved_frac"] == values["reward/hopeless_frac"] == pytest.approx(1 / 3)
     assert values["reward/zero_std_frac"] == 0.75
-    unknown = step_metrics("run", 1, episodes[-2:]).values
+    unknown = step_values(episodes[-2:])
     assert "reward/solved_frac" not in unknown
