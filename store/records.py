@@ -579,6 +579,11 @@ def raised_now(events: Iterable[Alarm]) -> list[Alarm]:
     return [event for event in last.values() if event.state is AlarmState.RAISED]
 
 
+def attention(alarm: Alarm) -> tuple[int, int]:
+    """Sorts alarms by who needs a person first: the most serious, then the newest."""
+    return -SEVERITY_RANK[alarm.severity], -alarm.step
+
+
 def severity_course(events: Iterable[Alarm]) -> list[tuple[AlarmSeverity, int]]:
     """How serious one alarm was, each with the step since which: a warning may become critical.
 

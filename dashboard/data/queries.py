@@ -38,10 +38,10 @@ from echoscope.store.query.listing import RunDetails, RunList, RunRow, details_o
 from echoscope.store.query.listing import row_status as status_of_row
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
-    SEVERITY_RANK,
     Alarm,
     Trajectory,
     TrajectoryOutcome,
+    attention,
     parse_trajectory_id,
     raised_now,
 )
@@ -327,8 +327,7 @@ alarms = kept(RunReader.alarms)
 
 def open_alarms(run_id: str) -> list[Alarm]:
     """Alarms that are not cleared, each as it was raised last: the worst, then the newest first."""
-    raised = raised_now(alarms(run_id))
-    return sorted(raised, key=lambda alarm: (-SEVERITY_RANK[alarm.severity], -alarm.step))
+    return sorted(raised_now(alarms(run_id)), key=attention)
 
 
 def alarm_advice(run_id: str, alarm: Alarm, *, is_open: bool = True) -> AlarmAdvice:
