@@ -168,9 +168,7 @@ def _of_an_evaluation(name: str, name_words: Sequence[str]) -> Meaning | None:
     """Success or return of an evaluation, with the tag that stands between: `eval/TAG/accuracy`."""
     name_words = [w for w in name_words if w not in _AVERAGES and not w.startswith("mean@")]
     is_last = len(name_words) > 1 and name_words[-1] in _EVALUATIONS
-    if not (
-        is_last or _EVALUATIONS.intersection(name_words[: 2 if name_words[:1] == ["train"] else 1])
-    ):
+    if not (is_last or _EVALUATIONS.intersection(name_words[:1])):
         return None
     core = list(itertools.dropwhile(_OF_TESTS.__contains__, name_words))
     while core and core[-1] in _OF_TESTS:
