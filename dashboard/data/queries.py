@@ -34,6 +34,7 @@ from echoscope.store.log.durable import stat_of
 from echoscope.store.log.layout import Layout, shown_path
 from echoscope.store.log.remote.pulling import is_held
 from echoscope.store.models import Detokenizer, load_detokenizer, tokenizer_folders
+from echoscope.store.query.alarms import attention, raised_now
 from echoscope.store.query.listing import RunDetails, RunList, RunRow, details_of, run_path
 from echoscope.store.query.listing import row_status as status_of_row
 from echoscope.store.reader import RunReader, open_run
@@ -41,9 +42,7 @@ from echoscope.store.records import (
     Alarm,
     Trajectory,
     TrajectoryOutcome,
-    attention,
     parse_trajectory_id,
-    raised_now,
 )
 from echoscope.store.status import RUNNING, RunStatus
 from echoscope.store.steer import rewinds

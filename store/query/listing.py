@@ -29,10 +29,10 @@ from ..log.journal import JournalState, Record, decode_line
 from ..log.layout import Layout
 from ..log.remote.pulling import is_held
 from ..reader import CommandState, command_states, is_starting
-from ..records import attention, raised_now
 from ..status import RUNNING, Origin, RunStatus, origin_of, pace_of, status_of, trainer_name
 from ..steer.annotations import read_annotations
 from ..steer.commands import MailFolder
+from .alarms import attention, raised_now
 from .rows import alarm_from_row
 
 _TAIL_BYTES = 65_536

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from echoscope.dashboard.data.alarm_history import alarm_rows, histories
+from echoscope.dashboard.data.alarm_history import alarm_rows
+from echoscope.store.query.alarms import histories
 from echoscope.store.reader import CommandState
 from echoscope.store.records import (
     Alarm,
