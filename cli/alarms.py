@@ -12,9 +12,9 @@ from .options import AsJson
 from .terminal import print_json, print_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from echoscope.store.records import Alarm
+    from echoscope.store.query.alarms import AlarmHistory
 
 
 def alarms(
@@ -25,17 +25,15 @@ def alarms(
     as_json: AsJson = False,
 ) -> None:
     """List open alarms, the most serious first, without any text of the policy."""
+    from echoscope.store.query.alarms import histories
     from echoscope.store.reader import open_run
     from echoscope.store.records import SEVERITY_RANK
     from echoscope.store.status import RUNNING
     from echoscope.store.steer.settings import live_settings
 
     reader = open_run(context.obj)
-    by_id: dict[str, list[Alarm]] = {}
-    for event in reader.alarms():
-        by_id.setdefault(event.alarm_id, []).append(event)
     is_live, current = reader.info().status == RUNNING, live_settings(reader).now
-    rows = [_row(events, context.obj, is_live, current) for events in by_id.values()]
+    rows = [_row(one, context.obj, is_live, current) for one in histories(reader.alarms())]
     listed = [row for row in rows if is_all or row["state"] != "cleared"]
     listed.sort(
         key=lambda row: (row["state"] == "cleared", -SEVERITY_RANK[row["severity"]], row["step"])
@@ -50,34 +48,31 @@ def alarms(
 
 
 def _row(
-    events: Sequence[Alarm], run: Path, is_live: bool, current: Mapping[str, Any]
+    history: AlarmHistory, run: Path, is_live: bool, current: Mapping[str, Any]
 ) -> dict[str, Any]:
     """One alarm as it was raised last, with what it still advises."""
     from echoscope.diagnostics.judge.advice.actions import alarm_advice
-    from echoscope.store.records import AlarmState, severity_course
 
-    last = events[-1]
-    raised = [event for event in events if event.state is AlarmState.RAISED]
-    course = severity_course(events) or [(last.severity, last.step)]
-    alarm = raised[-1] if raised else last
-    is_cleared = last.state is AlarmState.CLEARED
+    alarm = history.latest
     advice = alarm_advice(
         alarm,
         run=shlex.quote(str(run)),
         is_live=is_live,
         current=current,
-        is_open=not is_cleared,
+        is_open=history.is_open,
     )
     return {
         "alarm_id": alarm.alarm_id,
         "rule": alarm.rule,
-        "severity": alarm.severity.value,
-        "state": "cleared" if is_cleared else "open",
-        "step": min(event.step for event in events),
-        "severities": [{"severity": each.value, "since_step": since} for each, since in course],
+        "severity": history.severity,
+        "state": "open" if history.is_open else "cleared",
+        "step": history.raised.step,
+        "severities": [
+            {"severity": each.value, "since_step": since} for each, since in history.course
+        ],
         "onset_step": alarm.onset_step,
-        "cleared_step": last.step if is_cleared else None,
-        "message": last.message if is_cleared else alarm.message,
+        "cleared_step": history.cleared_step,
+        "message": alarm.message if history.is_open else history.ending,
         "advice": advice.text,
         "refuted_by": alarm.refuted_by,
         "suggested": advice.command or None,

@@ -16,7 +16,6 @@ import pandas as pd
 
 from echoscope.dashboard.charts.tiles import NOTHING, Tile, tile_keys, tiles
 from echoscope.dashboard.data import tables
-from echoscope.dashboard.data.alarm_history import histories
 from echoscope.dashboard.data.progress import pace, progress_words
 from echoscope.dashboard.escaping import attribute, cut, escape, visible
 from echoscope.dashboard.replay import html as replay_html
@@ -27,6 +26,7 @@ from echoscope.dashboard.words import status_words
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict_text import verdict_parts
+from echoscope.store.query.alarms import histories
 from echoscope.store.reader import RunReader, info_status
 from echoscope.store.records import Trajectory, TrajectoryOutcome, Turn
 from echoscope.store.steer.settings import live_settings

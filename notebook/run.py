@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from echoscope.dashboard.data.alarm_history import histories
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import diagnose as judge
 from echoscope.diagnostics.read.sources import open_source as judged_source
 from echoscope.store.errors import QueryError
+from echoscope.store.query.alarms import histories
 from echoscope.store.query.sql_process import SqlLimits
 from echoscope.store.reader import RunReader
 from echoscope.store.steer.settings import flat, live_settings

@@ -28,8 +28,9 @@ from .log.durable import (
     write_new_file,
 )
 from .log.layout import MODEL_NAME, Layout
+from .query.alarms import open_alarms
 from .reader import RunReader, open_run
-from .records import REQUESTED, Alarm, AlarmSeverity, raised_now
+from .records import REQUESTED, Alarm, AlarmSeverity
 
 MANIFEST_NAME = "MANIFEST.json"
 STATE_NAME = "state.json"
@@ -206,14 +207,6 @@ def earliest_onset(alarm: Alarm) -> int | None:
     """
     onsets = [s for s in (alarm.earliest_onset_step, alarm.onset_step) if s is not None]
     return max(1, min(onsets)) if onsets else None
-
-
-def open_alarms(alarms: Iterable[Alarm]) -> list[Alarm]:
-    """The alarms whose last event raised them: `alarms` in the order of the steps.
-
-    A note (severity info, such as `CONVERGED`) asks for nothing and is left out.
-    """
-    return [alarm for alarm in raised_now(alarms) if alarm.severity is not AlarmSeverity.INFO]
 
 
 def evaluation_success(run: RunReader) -> dict[int, float]:

@@ -14,10 +14,9 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -567,43 +566,6 @@ class Alarm:
     refuted_by: str = ""
     earliest_onset_step: int | None = None
     """The first step whose update may have made the change: older checkpoints are healthy."""
-
-
-def raised_now(events: Iterable[Alarm]) -> list[Alarm]:
-    """The alarms whose last event raised them, each as it was raised last.
-
-    Args:
-        events: in the order of the steps.
-    """
-    last = {event.alarm_id: event for event in events}
-    return [event for event in last.values() if event.state is AlarmState.RAISED]
-
-
-def severity_course(events: Iterable[Alarm]) -> list[tuple[AlarmSeverity, int]]:
-    """How serious one alarm was, each with the step since which: a warning may become critical.
-
-    Args:
-        events: those of one alarm.
-    """
-    raised = [event for event in events if event.state is AlarmState.RAISED]
-    raised.sort(key=lambda event: event.step)
-    by_severity = groupby(raised, key=lambda event: event.severity)
-    return [(severity, next(of_severity).step) for severity, of_severity in by_severity]
-
-
-def severity_words(course: Sequence[tuple[AlarmSeverity, int]]) -> str:
-    """How serious an alarm was, in words; its one severity where it never changed.
-
-    >>> severity_words([(AlarmSeverity.WARNING, 20), (AlarmSeverity.CRITICAL, 34)])
-    'warning at step 20, critical since step 34'
-    >>> severity_words([(AlarmSeverity.CRITICAL, 34)])
-    'critical'
-    """
-    *earlier, (severity, since) = course
-    if not earlier:
-        return severity.value
-    parts = [f"{before.value} at step {step}" for before, step in earlier]
-    return ", ".join([*parts, f"{severity.value} since step {since}"])
 
 
 REQUESTED = "command"

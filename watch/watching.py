@@ -29,7 +29,8 @@ from echoscope.diagnostics.read.rollouts import metrics_mapping, roles_of
 from echoscope.diagnostics.read.wandb_address import is_address
 from echoscope.recorder.foreign_run import StepEnd
 from echoscope.store.errors import StoreError
-from echoscope.store.records import Alarm, raised_now
+from echoscope.store.query.alarms import raised_now
+from echoscope.store.records import Alarm
 from echoscope.store.status import pace_of
 from echoscope.text.amounts import counted, step_words
 

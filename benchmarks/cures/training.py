@@ -39,9 +39,9 @@ from echoscope.store.checkpoints import (
     checkpoint_step,
     choose_checkpoint,
     evaluation_success,
-    open_alarms,
 )
 from echoscope.store.log.layout import Layout
+from echoscope.store.query.alarms import open_alarms
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
     ALARM_AUTHOR,

@@ -34,16 +34,15 @@ from echoscope.store.log.durable import stat_of
 from echoscope.store.log.layout import Layout, shown_path
 from echoscope.store.log.remote.pulling import is_held
 from echoscope.store.models import Detokenizer, load_detokenizer, tokenizer_folders
+from echoscope.store.query.alarms import attention, raised_now
 from echoscope.store.query.listing import RunDetails, RunList, RunRow, details_of, run_path
 from echoscope.store.query.listing import row_status as status_of_row
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
-    SEVERITY_RANK,
     Alarm,
     Trajectory,
     TrajectoryOutcome,
     parse_trajectory_id,
-    raised_now,
 )
 from echoscope.store.status import RUNNING, RunStatus
 from echoscope.store.steer import rewinds
@@ -323,8 +322,7 @@ alarms = kept(RunReader.alarms)
 
 def open_alarms(run_id: str) -> list[Alarm]:
     """Alarms that are not cleared, each as it was raised last: the worst, then the newest first."""
-    raised = raised_now(alarms(run_id))
-    return sorted(raised, key=lambda alarm: (-SEVERITY_RANK[alarm.severity], -alarm.step))
+    return sorted(raised_now(alarms(run_id)), key=attention)
 
 
 def alarm_advice(run_id: str, alarm: Alarm, *, is_open: bool = True) -> AlarmAdvice:

@@ -17,6 +17,7 @@ from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.store.errors import QueryError
 from echoscope.store.models import Detokenizer, load_detokenizer, tokenizer_folders
+from echoscope.store.query.alarms import histories
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import Trajectory, TrajectoryOutcome, parse_trajectory_id
 from echoscope.store.steer.settings import flat
@@ -28,7 +29,7 @@ from ..charts.marks import command_rows, run_marks
 from ..charts.run_figures import FIGURES, RunFigures, figures_of
 from ..charts.timeline import TIMELINE_HELP, settings_held, timeline
 from ..data import tables
-from ..data.alarm_history import alarm_rows, histories
+from ..data.alarm_history import alarm_rows
 from ..data.curves import describe
 from ..data.diagnosis import situation
 from ..escaping import escape, visible

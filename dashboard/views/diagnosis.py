@@ -13,7 +13,7 @@ from echoscope.dashboard.charts.run_figures import FIGURES, draw_figure
 from echoscope.dashboard.charts.timeline import TIMELINE_HELP, settings_held, timeline
 from echoscope.dashboard.data import diagnosis as data
 from echoscope.dashboard.data import queries
-from echoscope.dashboard.data.alarm_history import alarm_rows, histories
+from echoscope.dashboard.data.alarm_history import alarm_rows
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import figures, pulses
 from echoscope.dashboard.live.refreshing import follow
@@ -31,6 +31,7 @@ from echoscope.dashboard.report.telling import EXAMPLES, example_html, telling
 from echoscope.dashboard.words import plain
 from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.measure.text.report import read_record
+from echoscope.store.query.alarms import histories
 from echoscope.store.records import parse_trajectory_id
 from echoscope.store.status import Origin, origin_of
 from echoscope.text.amounts import percent

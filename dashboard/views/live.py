@@ -20,8 +20,9 @@ from echoscope.dashboard.page.evaluation_box import evaluation_box, is_evaluatio
 from echoscope.dashboard.steer import steering
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
+from echoscope.store.query.alarms import severity_course, severity_words
 from echoscope.store.reader import CommandState
-from echoscope.store.records import Alarm, rule_words, severity_course, severity_words
+from echoscope.store.records import Alarm, rule_words
 from echoscope.store.status import after_step
 from echoscope.text.sentences import capitalised
 

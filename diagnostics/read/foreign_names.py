@@ -3,9 +3,9 @@
 A name is compared in its normal form: its words in lower case and the singular, with abbreviations
 written out. `/`, `.`, `-`, `:`, `_`, spaces and a change from lower to upper case all separate
 words, so `critic/rewards/mean`, `critic_rewards_mean` and `Mean Critic Reward` are one name. Words
-that say where or how something was averaged (`train`, `rollout`, `avg`, `last 100`) are left out.
-What the table (`foreign_names.toml`) does not have keeps its own name; `--map NAME=KEY` says what
-it is.
+of an average (`avg`, `mean`, the `100` of a window) are left out, and so are words before a name
+that say where it was logged (`train`, `rollout`). What the table (`foreign_names.toml`) does not
+have keeps its own name; `--map NAME=KEY` says what it is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import itertools
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from operator import itemgetter
 from pathlib import Path
@@ -72,19 +72,17 @@ _SYNONYMS: Mapping[str, str] = {
 _AVERAGES, _PREFIXES, _EVALUATIONS = (
     WORDS[name] for name in ("averages", "prefixes", "evaluations")
 )
-_FILLERS = (_AVERAGES | _PREFIXES) - {"step", "loss"} | WORDS["fillers"]
+_NO_TAG = (_AVERAGES | _PREFIXES) - {"env"}
 _OF_TESTS = _EVALUATIONS | WORDS["beside_evaluations"]
 _NOT_OF_SUCCESS = re.compile("format|valid|action|tool|length|aux")
 """Tags of rates of well-formed replies, say."""
-_PARTLY = 100
-"""A name that is met without some of its words comes after one that is met as a whole."""
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SEPARATORS = re.compile(r"[\s/._\-:|]+")
 _BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]\d]*\]|[%#\"'`]")
 """Units and the like. A number in square brackets is an index, which tells columns apart."""
-_SAMPLES = re.compile(r"mean@\d+|\d+")
-"""verl's mean over so many answers a question; the length of a window."""
+_WINDOW = re.compile(r"\d{2,}|mean@\d+")
+"""Over how many episodes a mean was taken, or answers a question, as verl says it."""
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -143,13 +141,7 @@ def meaning_of(name: str) -> Meaning | None:
     """
     name = name.strip()
     name_words = _words(name)
-    return (
-        _tagged(name)
-        or _of_words(name_words)
-        or _of_an_evaluation(name, name_words)
-        or _of_a_reward_function(name_words)
-        or _of_last_part(name)
-    )
+    return _tagged(name) or _of_words(name_words) or _of_an_evaluation(name, name_words)
 
 
 def _tagged(name: str) -> Meaning | None:
@@ -163,26 +155,20 @@ def _tagged(name: str) -> Meaning | None:
 
 
 def _of_words(name_words: Iterable[str]) -> Meaning | None:
-    """The meaning of words: of all, without what stands before, and without words of little."""
-    name_words = rest = [_singular(word) for word in name_words]
-    while (meaning := _BY_WORDS.get(_normal(rest))) is None and len(rest) > 1:
+    """The meaning of all words, or of those behind words that say where a name was logged."""
+    rest = [_singular(word) for word in name_words if not _WINDOW.fullmatch(word)]
+    while (meaning := _BY_WORDS.get(_normal(rest))) is None and rest[1:]:
         if rest[0] not in _PREFIXES | _AVERAGES:
-            break
+            return None
         rest = rest[1:]
-    if meaning is not None:
-        return meaning
-    core = [w for w in name_words if w not in _FILLERS and not _SAMPLES.fullmatch(w)]
-    meaning = _BY_WORDS.get(_normal(core)) if 0 < len(core) < len(name_words) else None
-    return replace(meaning, rank=meaning.rank + _PARTLY) if meaning else None
+    return meaning
 
 
 def _of_an_evaluation(name: str, name_words: Sequence[str]) -> Meaning | None:
     """Success or return of an evaluation, with the tag that stands between: `eval/TAG/accuracy`."""
     name_words = [w for w in name_words if w not in _AVERAGES and not w.startswith("mean@")]
     is_last = len(name_words) > 1 and name_words[-1] in _EVALUATIONS
-    if not (
-        is_last or _EVALUATIONS.intersection(name_words[: 2 if name_words[:1] == ["train"] else 1])
-    ):
+    if not (is_last or _EVALUATIONS.intersection(name_words[:1])):
         return None
     core = list(itertools.dropwhile(_OF_TESTS.__contains__, name_words))
     while core and core[-1] in _OF_TESTS:
@@ -190,7 +176,7 @@ def _of_an_evaluation(name: str, name_words: Sequence[str]) -> Meaning | None:
     for index in range(len(core)):
         meaning = _BY_WORDS.get(_normal(map(_singular, core[index:])))
         if meaning is not None:
-            is_tag = not _FILLERS - {"env", "all"} >= set(core[:index])
+            is_tag = bool(set(core[:index]) - _NO_TAG)
             tag = "_".join(core[:index]) if is_tag else ""
             return _evaluated(name, tag, meaning, int(is_tag or is_last))
     if core[:1] == ["score"] and "test_score/" in name:  # verl of old
@@ -206,27 +192,6 @@ def _evaluated(name: str, tag: str, meaning: Meaning, rank: int) -> Meaning | No
     tag = written[tag_start : tag_start + len(tag)] if tag_start >= 0 else tag
     metric = meaning.key.rpartition("/")[2]
     return Meaning(key=f"eval/{tag or 'all'}/{metric}", rank=rank, only_share=is_share(meaning.key))
-
-
-def _of_a_reward_function(name_words: Iterable[str]) -> Meaning | None:
-    """Success, of a reward that is 1 where the answer is right: `rewards/accuracy_reward/mean`."""
-    distinct = set(name_words)
-    is_of_answers = distinct & {"reward", "rewards"} and distinct & WORDS["answers"]
-    if not is_of_answers or distinct & {"std", "min", "max"}:
-        return None
-    return Meaning(key=SUCCESS_RATE, rank=_PARTLY // 2, only_share=True)
-
-
-def _of_last_part(name: str) -> Meaning | None:
-    """The success or return that a name ends with, behind groups that the table has not."""
-    group, slash, last = name.rpartition("/")
-    group_words = {*_words(group)}
-    if not slash or group_words & (WORDS["not_of_a_run"] | _EVALUATIONS):
-        return None
-    meaning = _of_words(_words(last))
-    if meaning is None or meaning.key not in OUTCOMES:
-        return None
-    return replace(meaning, rank=meaning.rank + 2 * _PARTLY)
 
 
 STEP_NAMES: Sequence[str] = _LISTED["words"]["steps"]

@@ -550,7 +550,7 @@ def _of_phase(record: dict[str, Any]) -> dict[str, Any]:
     """The fields, named as an evaluation's where one of them says so."""
     for name, value in record.items():
         is_phase = isinstance(value, str) and spelled(name) in WORDS["phases"]
-        if is_phase and value.strip().lower() in WORDS["phases_of_evaluations"]:
+        if is_phase and value.strip().lower() in WORDS["evaluations"]:
             return {
                 n if step_rank(n) is not None or spelled(n) in WORDS["runs"] else f"eval/{n}": v
                 for n, v in record.items()

@@ -20,9 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from echoscope.store.checkpoints import evaluation_success, open_alarms
+from echoscope.store.checkpoints import evaluation_success
 from echoscope.store.errors import StoreError
 from echoscope.store.log.layout import Layout
+from echoscope.store.query.alarms import open_alarms
 from echoscope.store.query.listing import RunList
 from echoscope.store.query.metric_keys import SUCCESS_RATE
 from echoscope.store.reader import RunReader, open_run

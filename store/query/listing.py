@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,11 @@ from ..log.journal import JournalState, Record, decode_line
 from ..log.layout import Layout
 from ..log.remote.pulling import is_held
 from ..reader import CommandState, command_states, is_starting
-from ..records import SEVERITY_RANK, AlarmState
 from ..status import RUNNING, Origin, RunStatus, origin_of, pace_of, status_of, trainer_name
 from ..steer.annotations import read_annotations
 from ..steer.commands import MailFolder
+from .alarms import attention, raised_now
+from .rows import alarm_from_row
 
 _TAIL_BYTES = 65_536
 _MAX_TAIL_BYTES = 16_777_216
@@ -46,8 +47,6 @@ MAX_POINTS = 60
 """Of a spark line."""
 MAX_PACKS = 40
 """That a spark line opens; of more, some are left out evenly."""
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,14 +416,14 @@ def details_of(row: RunRow, index: RunIndex | None = None) -> RunDetails:
     """
     index = index or RunIndex(row.path)
     success = _success_rates(index)
-    alarms = index.event_rows("alarms")
-    worst = _worst_open(alarms)
+    alarms = sorted(map(alarm_from_row, index.event_rows("alarms")), key=attrgetter("step"))
+    worst = min(raised_now(alarms), key=attention, default=None)
     commands = index.event_rows("commands") + MailFolder(row.path, index.run_id).rows()
     answers = sorted(index.event_rows("command_events"), key=itemgetter("attempt", "sequence"))
     keys = {key for (key,) in index.events.columns("metrics", "key")}
     return RunDetails(
         success=_thinned(success),
-        alarm_rule=str(worst["rule"]) if worst else "",
+        alarm_rule="" if worst is None else worst.rule,
         commands=tuple(command_states(commands, answers)),
         is_starting=is_starting(index),
         attempt=index.state.attempt,
@@ -455,13 +454,6 @@ def _thinned(values: Sequence[float]) -> tuple[float, ...]:
     bounds = [round(i * len(values) / MAX_POINTS) for i in range(MAX_POINTS + 1)]
     parts = [values[a:b] for a, b in itertools.pairwise(bounds)]
     return tuple(sum(part) / len(part) for part in parts)
-
-
-def _worst_open(rows: Sequence[Row]) -> Row | None:
-    last = {row["alarm_id"]: row for row in sorted(rows, key=itemgetter("step"))}
-    raised = [row for row in last.values() if row["state"] == AlarmState.RAISED.value]
-    rank = SEVERITY_RANK.get
-    return max(raised, key=lambda row: (rank(row["severity"], -1), row["step"]), default=None)
 
 
 def row_status(row: RunRow, details: RunDetails, now: float) -> RunStatus:

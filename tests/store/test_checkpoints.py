@@ -18,9 +18,9 @@ from echoscope.store.checkpoints import (
     last_good_checkpoint,
     newest_before,
     offered,
-    open_alarms,
     surplus_steps,
 )
+from echoscope.store.query.alarms import open_alarms
 from echoscope.store.reader import open_run
 from echoscope.store.records import (
     REQUESTED,

@@ -240,6 +240,10 @@ def test_utf_16_as_a_windows_shell_writes_it(tmp_path: Path) -> None:
         ("val_core_openai_gsm8k_acc_mean@8", "eval/openai_gsm8k/success_rate"),
         ("val-aux/aime/score/mean@1", "eval/aime/return_mean"),
         ("val/test_score/openai/gsm8k", "eval/openai_gsm8k/return_mean"),
+        ("eval_rewards/accuracy_reward/mean", "eval/all/success_rate"),  # TRL
+        ("env/FrozenLake/success", "rollout/FrozenLake/success_rate"),  # ROLL
+        ("sampler_results/episode_reward_mean", RETURN),  # RLlib
+        ("charts/episodic_return", RETURN),  # CleanRL
         ("eval_gsm8k_accuracy", "eval/gsm8k/success_rate"),
         ("agent_0/accuracy", SUCCESS),
         ("normalized_return", RETURN),
@@ -253,14 +257,18 @@ def test_utf_16_as_a_windows_shell_writes_it(tmp_path: Path) -> None:
         ("Total reward during evaluation", "eval/all/return_mean"),
     ],
 )
-def test_names_are_met_half_way(name: str, key: str) -> None:
+def test_names_are_met_in_every_spelling(name: str, key: str) -> None:
     meaning = meaning_of(name)
     assert meaning is not None
     assert meaning.key == key
 
 
 @pytest.mark.parametrize(
-    "name", ["critic/grad_norm", "val-core/x/format_score/mean@1", "best_reward", "reward/max"]
+    "name",
+    [
+        *("critic/grad_norm", "val-core/x/format_score/mean@1", "best_reward", "reward/max"),
+        *("timing_s/reward", "buffer/success", "total/reward/of/the/agent"),  # of words alone
+    ],
 )
 def test_names_of_something_else_stay_unknown(name: str) -> None:
     assert meaning_of(name) is None

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from alarm_events import alarm_event
 from made_run import add_steps, make_run, open_writer
 
 from echoscope.store.errors import NotARunError, StoreError
@@ -25,9 +26,6 @@ from echoscope.store.query.listing import (
 )
 from echoscope.store.query.patterns import matches
 from echoscope.store.records import (
-    Alarm,
-    AlarmSeverity,
-    AlarmState,
     CommandAck,
     CommandAction,
     CommandOutcome,
@@ -305,33 +303,15 @@ def test_success_over_the_run_is_thinned_to_means(is_packed: bool, tmp_path: Pat
     assert not details.has_text
 
 
-def alarm(name: str, step: int, severity: AlarmSeverity, state: AlarmState) -> Alarm:
-    return Alarm(
-        alarm_id=name,
-        rule=name.upper(),
-        severity=severity,
-        state=state,
-        step=step,
-        onset_step=step,
-        metric="m",
-        value=0.0,
-        baseline=None,
-        threshold=0.0,
-        window=1,
-        message="",
-    )
-
-
 def test_the_worst_alarm_that_is_open(tmp_path: Path) -> None:
     writer = open_writer(tmp_path / "a")
     add_steps(writer, "a", range(3), lambda step: {"text/echo_frac": 0.0})
-    raised, cleared = AlarmState.RAISED, AlarmState.CLEARED
     writer.record_alarms(
         [
-            alarm("over", 0, AlarmSeverity.CRITICAL, raised),
-            alarm("over", 1, AlarmSeverity.CRITICAL, cleared),
-            alarm("worst", 1, AlarmSeverity.WARNING, raised),
-            alarm("latest", 2, AlarmSeverity.INFO, raised),
+            alarm_event("over", 0, "critical"),
+            alarm_event("over", 1, "critical", is_raised=False),
+            alarm_event("worst", 1),
+            alarm_event("latest", 2, "info"),
         ]
     )
     writer.close(status="finished")
