@@ -385,7 +385,7 @@ class ConsoleLog:
         pairs, num_chars = pairs_of(text)
         start = _DICT.search(text)
         marker = step_marker(text[: start.start()] if start else text)
-        if marker is not None:
+        if marker is not None or start:  # a dictionary's names say it themselves
             self._split = ""
         if self._split:
             pairs = {f"{self._split}{name}": value for name, value in pairs.items()}
@@ -406,7 +406,7 @@ class ConsoleLog:
         """
         number = int(numbered["number"])
         if numbered["step"] is not None:
-            return number if self._rollout is None else min(number, self._rollout)
+            return min(number, self._rollout) if self._rollout is not None else number
         if numbered[0].lower().startswith("rollout"):
             self._rollout = number
         return number
