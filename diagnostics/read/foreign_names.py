@@ -14,7 +14,7 @@ import functools
 import itertools
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import itemgetter
@@ -142,6 +142,27 @@ def meaning_of(name: str) -> Meaning | None:
     name = name.strip()
     name_words = _words(name)
     return _tagged(name) or _of_words(name_words) or _of_an_evaluation(name, name_words)
+
+
+def is_of_a_set(name: str, names: Container[str]) -> bool:
+    """Is this slime's mean reward of a set of tasks? Only the names beside it tell.
+
+    >>> is_of_a_set("eval/aime", {"eval/aime", "eval/aime-truncated_ratio"})
+    True
+    """
+    return name.startswith("eval/") and f"{name}-truncated_ratio" in names
+
+
+def meaning_among(name: str, names: Container[str]) -> Meaning | None:
+    """What a column is among others, or None where neither the table nor these tell.
+
+    >>> meaning_among("eval/aime", {"eval/aime", "eval/aime-truncated_ratio"}).key
+    'eval/aime/success_rate'
+    """
+    if not is_of_a_set(name, names):
+        return meaning_of(name)
+    tag = _SEPARATORS.sub("_", name.removeprefix("eval/"))
+    return Meaning(key=f"eval/{tag}/success_rate", only_share=True)
 
 
 def _tagged(name: str) -> Meaning | None:

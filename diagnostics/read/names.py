@@ -19,8 +19,10 @@ from .foreign_names import (
     WORDS,
     How,
     Meaning,
+    is_of_a_set,
     is_share,
     is_summary_column,
+    meaning_among,
     meaning_of,
 )
 from .run_meaning import LARGEST_SHARE, ColumnMeaning, RunMeaning, Scale
@@ -156,10 +158,10 @@ class Decision:
                 ranked.append((0, 0, name, self.mapping[name]))
             elif name in self.final:
                 ranked.append((1, 0, name, None))
-            elif is_ours(name):
+            elif is_ours(name) and not is_of_a_set(name, self.columns):
                 ranked.append((2, 0, name, None))
             else:
-                meaning = meaning_of(name)
+                meaning = meaning_among(name, self.columns)
                 ranked.append((3, meaning.rank if meaning else 0, name, meaning))
         for _, _, name, meaning in sorted(ranked, key=lambda entry: entry[:2]):
             if is_summary_column(name):

@@ -20,6 +20,7 @@ from .foreign_names import (
     WORDS,
     Meaning,
     is_summary_column,
+    meaning_among,
     meaning_of,
     spelled,
     step_columns,
@@ -270,7 +271,8 @@ class Collector:
         metrics = {
             meaning.key
             for name, value in fields.items()
-            if (meaning := meaning_of(name)) is not None and not math.isnan(to_number(value))
+            if (meaning := meaning_among(name, fields)) is not None
+            and not math.isnan(to_number(value))
         }
         if self.needs_known and not metrics and not any(n in self.reading.mapping for n in fields):
             return

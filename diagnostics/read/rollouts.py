@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -173,7 +173,7 @@ def notes_of(joint: JointReport, path: str) -> list[str]:
         f"`echoscope import {path}` keeps them, so that you can read them in the dashboard"
     ]
     if joint.metrics is not None:
-        notes += joint.metrics.table.notes
+        notes += _true_of_all(joint.metrics.table.notes, joint.path)
     if report.survey.refused_rows.total:
         reason, times = report.survey.refused_rows.counts.most_common(1)[0]
         more = "" if len(report.survey.refused_rows.counts) == 1 else " and for other reasons"
@@ -186,6 +186,19 @@ def notes_of(joint: JointReport, path: str) -> list[str]:
     ]
     notes += [f"reconstructed: {RECONSTRUCTIONS[name]}" for name in sorted(report.reconstructed)]
     return notes
+
+
+def _true_of_all(notes: Sequence[str], run: Path) -> list[str]:
+    """Notes on metrics as they are true of their run, whose rollouts may say what was missed."""
+    from echoscope.store.reader import open_run
+
+    from .table import NO_OUTCOME, table_of_run
+
+    if NO_OUTCOME not in notes:
+        return list(notes)
+    keys = table_of_run(open_run(run)).keys()
+    has_outcome = any(key.endswith(("success_rate", "return_mean")) for key in keys)
+    return [note for note in notes if note != NO_OUTCOME or not has_outcome]
 
 
 def _without_success(table: MetricTable, trainer: str) -> list[str]:

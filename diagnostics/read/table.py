@@ -414,6 +414,9 @@ def newest_payload(reader: RunReader, kind: str, upto: int | None = None) -> str
     return rows[0]["payload"] if rows else None
 
 
+NO_OUTCOME = "no success rate and no reward was recognised"
+
+
 def outcome_hints(table: MetricTable, mapping: Mapping[str, Meaning]) -> list[str]:
     """Which columns look like the success that was not found, and the `--map` to give."""
     keys = table.keys()
@@ -436,7 +439,7 @@ def outcome_hints(table: MetricTable, mapping: Mapping[str, Meaning]) -> list[st
     if likely:
         maps = " or ".join(f"--map '{name}={key}'" for name, key in likely[:3])
         return [f"no success rate was recognised; if one of these is it, give {maps}"]
-    return [] if RETURN_MEAN in keys else ["no success rate and no reward was recognised"]
+    return [] if RETURN_MEAN in keys else [NO_OUTCOME]
 
 
 def _is_likely(name: str) -> bool:

@@ -79,6 +79,8 @@ def file_unread(path: Path, metrics_reason: str) -> str:
         metrics_reason: Why it cannot be read as metrics.
     """
     reason = metrics_reason.removeprefix(f"{path}: ")
+    if reason.startswith("--map"):
+        return f"{path}: {reason}"
     seen = look(path, run="")
     if seen.problem:
         return f"{path}: {seen.problem}"

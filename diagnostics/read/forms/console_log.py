@@ -7,9 +7,10 @@
 | pairs | `reward=0.5`, `reward: 0.5`, `{'reward': 0.5}`, `reward 0.5 \\| kl 0.1` |
 | or the row of a table | `\\| reward \\| 0.5 \\|`; or a header, then rows of numbers |
 
-Lines that say their step in the same way are one family of records; lines of a pair each, until a
-name comes again, are one record of the family `blocks`. The family that says most is the log. Only
-records with a name of the table count, since console text is full of numbers. Nothing is evaluated.
+Lines that say their step in the same way are one family of records, and so are dictionaries behind
+`WORD N:`, whatever the word; lines of a pair each, until a name comes again, are one record of the
+family `blocks`. The family that says most is the log. Only records with a name of the table count,
+since console text is full of numbers. Nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..foreign_names import is_understood, meaning_of, spelled, step_rank
+from ..foreign_names import WORDS, is_understood, meaning_of, spelled, step_rank
 from ..records import TRANSPARENT, Collector, Reading, finite_mean, to_number
 
 MAX_PAIRS = 5_000
@@ -31,6 +32,7 @@ MAX_OUTCOMES = 20
 ENOUGH_ROWS = 8
 MAX_CELLS = 60
 BLOCKS = "blocks"
+NUMBERED = "numbered dictionaries"
 
 _NUMBER = (
     r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?)%?"
@@ -63,6 +65,14 @@ _BARS = re.compile(r"[|│┃║]")
 _SECTION = re.compile(r"^\s*[|│┃║]\s*(?P<name>[\w.\- ]+/)\s*[|│┃║]\s*[|│┃║]\s*$")
 _SPLIT = re.compile(r"\b(train|val|valid|validation|eval|evaluation|test)\b\W*$", re.IGNORECASE)
 """Of which split the pairs behind it are: `train: loss=1 acc=0.5 | val: loss=2 acc=0.4`."""
+_HEADING = re.compile(r"\W*(?P<word>[^\W\d_]+)[^\d:=]*:$")
+"""Of which split the lines below it are: NeMo-RL's `Validation Results:`."""
+_NUMBERED = re.compile(
+    rf"(?:(?P<step>(?:\w+-)?step|train)|rollout|perf|passrate|{'|'.join(WORDS['evaluations'])})"
+    r" (?P<number>\d{1,15}): (?=\{)",
+    re.IGNORECASE,
+)
+"""slime's `rollout 3: {`, `step 3: {` and `eval 3: {`, which follow each other by turns."""
 
 _KINDS = ("step", "iteration", "batch", "episode", "epoch", "timesteps", "progress_batch")
 """What a line may count, the surest first; the last is the state of a progress bar, which may be of
@@ -296,6 +306,10 @@ class ConsoleLog:
     """How many braces these are."""
     _last_marker: Marker | None = None
     """Of the line before: a step may go over two lines."""
+    _split: str = ""
+    """What stands before the names of the lines below a heading."""
+    _rollout: int | None = None
+    """The number of the last `rollout N: {`."""
     _outcomes: dict[str, set[float]] = field(default_factory=dict)
     """Family -> the steps at which it says a reward or success."""
 
@@ -356,23 +370,46 @@ class ConsoleLog:
 
     def _line(self, text: str) -> None:
         if not text.strip() or _STATEMENT.search(text):
+            self._split = ""
             return
         whole = self._whole(text)
         if whole is None or self._is_of_table(whole):
             return
         if not _HAS_NUMBER.search(whole):  # most lines of most files: nothing to take from them
             self._last_marker = None
+            if heading := _HEADING.match(whole):
+                is_evaluation = heading["word"].lower() in WORDS["evaluations"]
+                self._split = "eval/" if is_evaluation else ""
             return
         text = without_bullet(whole)
         pairs, num_chars = pairs_of(text)
         start = _DICT.search(text)
         marker = step_marker(text[: start.start()] if start else text)
+        if marker is not None or start:  # a dictionary's names say it themselves
+            self._split = ""
+        if self._split:
+            pairs = {f"{self._split}{name}": value for name, value in pairs.items()}
         metrics = {name: value for name, value in pairs.items() if not _is_step_name(name)}
-        if metrics and (len(metrics) > 1 or marker is not None or len(pairs) > 1 or start):
+        if numbered := _NUMBERED.match(text):
+            self._add(NUMBERED, metrics, (0, self._number(numbered)))
+        elif metrics and (len(metrics) > 1 or marker is not None or len(pairs) > 1 or start):
             self._add_line(pairs, marker, is_dict=start is not None)
         self._last_marker = marker
         if not start:
             self._add_to_block(text, marker, metrics, num_chars)
+
+    def _number(self, numbered: re.Match[str]) -> int:
+        """The step of a numbered dictionary.
+
+        slime counts rollouts, and steps of the optimizer, of which a rollout may have several:
+        these are the rollout's.
+        """
+        number = int(numbered["number"])
+        if numbered["step"] is not None:
+            return min(number, self._rollout) if self._rollout is not None else number
+        if numbered[0].lower().startswith("rollout"):
+            self._rollout = number
+        return number
 
     def _add_line(
         self, pairs: Mapping[str, float], marker: Marker | None, *, is_dict: bool

@@ -152,6 +152,80 @@ def test_console_logs_are_read_and_judged(tmp_path: Path, line: object) -> None:
     assert not any("read as success" in note for note in verdict.notes)
 
 
+def slime(step: int, num_updates: int = 1) -> str:
+    """A rollout, the updates of the weights by it, and every fifth time an evaluation."""
+    reward = {"rollout/raw_reward": step / 100, "rollout/truncated_ratio": 0.0}
+    sets = {"eval/aime": step / 50, "eval/aime-truncated_ratio": 0.0, "eval/runtime": 0.5}
+    updates = range(step * num_updates, (step + 1) * num_updates)
+    lines = [
+        f"perf {step}: {{'rollout/response_len/mean': 100.0, 'perf/rollout_time': 9.0}}",
+        f"rollout {step}: {reward}",
+        *(f"step {n}: {{'train/entropy_loss': 0.3, 'train/step': {n}}}" for n in updates),
+        *([f"eval {step}: {sets}"] if step % 5 == 0 else []),
+    ]
+    return "".join(f"[2026-01-02 03:04:05] rollout.py:300 - {line}\n" for line in lines)
+
+
+@pytest.mark.parametrize("num_updates", [1, 4])
+def test_numbered_dictionaries_are_one_table(tmp_path: Path, num_updates: int) -> None:
+    """The lines with `step` alone were read, so that every reward was lost."""
+    text = "".join(slime(step, num_updates) for step in STEPS)
+    table = read_metrics(
+        written(tmp_path, text), parse_map([f"rollout/raw_reward={RETURN}"], [RETURN])
+    )
+    assert table.steps.tolist() == list(STEPS)
+    assert table.columns[RETURN] == pytest.approx([step / 100 for step in STEPS])
+    assert table.columns["policy/entropy"] == pytest.approx([0.3] * 30)
+    steps, success = table.measured("eval/aime/success_rate")
+    assert steps.tolist() == [5, 10, 15, 20, 25, 30]
+    assert success == pytest.approx(steps / 50)
+    assert "eval/runtime" in table.columns, "it is of no set of tasks"
+
+
+def test_evaluations_of_slime_alone_are_read(tmp_path: Path) -> None:
+    lines = [line for line in "".join(map(slime, STEPS)).splitlines() if " eval " in line]
+    assert read(tmp_path, "\n".join(lines)).steps.tolist() == [5, 10, 15, 20, 25, 30]
+
+
+def test_a_reward_of_an_evaluation_of_slime_below_0_is_no_success(tmp_path: Path) -> None:
+    rows = "".join(
+        f"{{'step': {s}, 'eval/aime': {s % 2 - 1}, 'eval/aime-truncated_ratio': 0}}\n"
+        for s in STEPS
+    )
+    assert set(read(tmp_path, rows).columns) == {"eval/aime", "eval/aime-truncated_ratio"}
+
+
+@pytest.mark.parametrize("is_before", [False, True])
+def test_numbers_below_a_heading_of_validation_are_of_an_evaluation(
+    tmp_path: Path, is_before: bool
+) -> None:
+    """Validation's accuracy was taken for training's success, and its length for training's."""
+    validation = (
+        "\n📊 Validation Results:\n    • Accuracy: 0.6\n"
+        "    • Average response length: 900.0 tokens\n\n  ⏱️  Validation Timing:\n"
+    )
+    training = (
+        "\n📊 Training Results:\n  • Loss: 0.1\n  • Avg Reward: {}\n"
+        "  • Mean Generation Length: 400\n"
+    )
+    text = "".join(
+        f"===== Step {s}/30 =====\n{validation * is_before}{training.format(s / 100)}"
+        f"\n⏱️  Timing:\n  • Total step time: 12.3s\n{validation * (not is_before)}\n"
+        for s in STEPS
+    )
+    table = read(tmp_path, text)
+    assert table.columns["eval/all/success_rate"].tolist() == [0.6] * 30
+    assert table.columns[RETURN] == pytest.approx([step / 100 for step in STEPS])
+    assert table.columns["rollout/response_length_mean"].tolist() == [400.0] * 30
+    assert SUCCESS not in table.columns
+
+
+def test_a_map_of_a_column_that_is_not_there_is_said_of_a_log(tmp_path: Path) -> None:
+    path = written(tmp_path, "".join(map(slime, STEPS)))
+    with pytest.raises(MetricsFileError, match="--map names the column 'bonus', which is not"):
+        diagnose(path, mapping=parse_map([f"bonus={RETURN}"], [RETURN]))
+
+
 ROWS = [{"step": step, "reward": step / 100, "note": "x"} for step in STEPS]
 COLUMNS = {name: [row[name] for row in ROWS] for name in ("step", "reward")}
 STATE = {"best_metric": None, "learning_rate": 1e-6, "global_step": 30, "log_history": ROWS}

@@ -92,6 +92,15 @@ def test_metrics_in_json_lines_stay_metrics(tmp_path: Path) -> None:
     assert not any(note.startswith("judged from") for note in diagnose(path).notes)
 
 
+def test_metrics_without_a_reward_are_no_fault_beside_rollouts_with_one(tmp_path: Path) -> None:
+    folder = verl_run(tmp_path / "rollouts", 3, 3)
+    lines = (json.dumps({"step": k, "actor/entropy": 0.5}) for k in range(3))
+    (folder / "metrics.jsonl").write_text("\n".join(lines))
+    notes = " ".join(diagnose(folder).notes)
+    assert "the metrics of 3 steps" in notes
+    assert "no reward was recognised" not in notes
+
+
 def test_the_command_line(tmp_path: Path) -> None:
     runner = CliRunner()
     run = tmp_path / "run"
