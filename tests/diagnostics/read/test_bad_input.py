@@ -26,7 +26,7 @@ from echoscope.diagnostics.read.foreign_names import OUTCOMES
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.table import table_of_run
 from echoscope.diagnostics.tools.rescoring import Weights, with_information
-from echoscope.store.importers.importing import step_metrics
+from echoscope.store.importers.steps.episodes import step_values
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import RolloutBatch, StepMetrics, Trajectory, Turn
 from echoscope.store.writer import RunWriter
@@ -103,7 +103,7 @@ def write(path: Path, name: str) -> RunReader:
     writer = RunWriter.create(path, run_id=path.name, config={}, is_packing=False)
     for step in range(1, NUM_STEPS + 1):
         rows = rollouts(name, step).trajectories
-        counted = step_metrics(path.name, step, rows).values
+        counted = step_values(rows)
         metrics = StepMetrics(
             run_id=path.name,
             step=step,
