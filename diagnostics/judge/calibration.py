@@ -150,7 +150,7 @@ def collapse_words(confidence: str) -> str:
     """What a confidence in a collapse is worth, as it stands beside a verdict.
 
     >>> collapse_words("high")
-    'in labelled runs, none of 1,066 such verdicts came while the run was healthy'
+    'in labelled runs, none of 1,017 such verdicts came while the run was healthy'
     """
     wrong, total = MEASURED["collapse", confidence]
     verdicts = f"{wrong or 'none'} of {total:,} such verdicts"
