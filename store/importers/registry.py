@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .format import Format
 from .formats import (
-    choices,
+    art,
     inspect_log,
     nemo,
     ragen,
@@ -40,9 +40,9 @@ FORMATS: tuple[Format, ...] = (
     roll.COLUMNS,
     slime.SAMPLES,
     tinker.SUMMARIES,
-    choices.GROUPS,
+    art.GROUPS,
     table.ART_PARQUET,
-    choices.EVENTS,
+    art.EVENTS,
     table.TAU,
     table.PAIRS,
     table.MESSAGES,
