@@ -142,7 +142,7 @@ def quiet_words(calm: Calm, num_kinds: int) -> str:
     return (
         f"in labelled runs with as many kinds of signals, a collapse followed within {HORIZON} "
         f"steps after {percent(rate, 1)} of such healthy steps, and after "
-        f"{percent(base_rate(calm, num_kinds), 1)} of all healthy steps"
+        f"{percent(base_rate(calm, num_kinds), 1)} of all their healthy steps"
     )
 
 

@@ -258,6 +258,8 @@ def outcome_words(view: View) -> str:
         elif success.may_be_down or view.outcomes["success_train"].leans:
             what, look = "fell", ""
         text += f" The mean return {what}: {describe(reward)}.{look}"
+    elif reward.shows_turn and success.is_rate and not (success.shows_turn or train.shows_turn):
+        text += f" {course_words(reward)}"
     return text
 
 

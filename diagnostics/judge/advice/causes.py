@@ -395,12 +395,11 @@ def _paid_elsewhere(names: set[str], view: View, situation: Situation) -> Cause 
             settings={"reward.shaping": []},
             why="Without added terms the reward pays for solving the tasks.",
         )
-    overfits = ""
+    pays = "the reward pays for something else than solving the tasks (reward hacking)"
     if not claim.down.metric.startswith("rollout/"):
-        overfits = ", or the policy overfits to the training tasks"
+        pays = f"either {pays}, or the policy overfits to the training tasks"
     return Cause(
-        text=f"{up} rose while {down} fell: either the reward pays for something else than "
-        f"solving the tasks (reward hacking){overfits}",
+        text=f"{up} rose while {down} fell: {pays}",
         refuted_by=f"a checkpoint from before the fall no longer reaches its {down} either: then "
         "the evaluation has changed",
         founded=LIKELY,

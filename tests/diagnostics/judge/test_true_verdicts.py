@@ -304,7 +304,7 @@ def test_two_kinds_of_signals_earn_no_high_confidence(tmp_path: Path) -> None:
     assert verdict.rests_on == (
         "2 kinds of signals over 60 steps; "
         "in labelled runs with as many kinds of signals, a collapse followed within 20 steps after "
-        "9.3 % of such healthy steps, and after 19.3 % of all healthy steps"
+        "9.3 % of such healthy steps, and after 19.3 % of all their healthy steps"
     )
 
 
