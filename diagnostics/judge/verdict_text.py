@@ -17,6 +17,7 @@ from .claims import Change
 from .courses.outcome import LEAN_SIGMAS, NEAR_BEST, Outcome
 from .courses.series import Stretch
 from .courses.sets import moves_of_sets, of_sets, set_words, unsolved_sets
+from .courses.turns import LEVEL_Z
 from .regimes import Regime
 from .rules.base import (
     MOST_SETS,
@@ -358,7 +359,8 @@ chance.'
         has_changed = _sigmas_from(before, outcome) >= PROBABLE_SIGMAS
         open_change = f" Before, it was {was}: "
         open_change += f"{likely if has_changed else 'that may still be chance'}."
-    if not pivots and before is None and outcome.count > 1:
+    is_one_level = before is None or _sigmas_from(before, outcome) < LEVEL_Z
+    if not pivots and is_one_level and outcome.count > 1:
         return f"{capitalised(name)} is {now}, with no change beyond chance."
     if not pivots:
         return f"{capitalised(name)} is {now}.{open_change}"

@@ -71,7 +71,7 @@ def test_flat_noise_is_no_rise() -> None:
     for seed in range(80):
         verdict = judged({SUCCESS: won(np.full(120, 0.5), seed, 16 if seed % 2 else 64)})
         num_flat += "with no change beyond chance" in verdict.text
-        num_open += "that may be chance" in verdict.text
+        num_open += "that may still be chance" in verdict.text
         assert verdict.state is RunState.HEALTHY or " fell " in verdict.text
     assert num_flat >= 76
     assert num_flat + num_open >= 78
@@ -107,8 +107,7 @@ def test_a_penalty_added_in_the_middle_is_no_loss_of_success() -> None:
         {SUCCESS: won(np.full(120, 0.8), 0), RETURN: 0.8 + penalty + 0.05 * rng.normal(size=120)}
     )
     assert verdict.state is RunState.HEALTHY
-    assert "Training success is 79 %" in verdict.text
-    assert "success fell" not in verdict.text
+    assert "with no change beyond chance" in verdict.text
 
 
 def test_pay_for_length_is_named_with_its_term() -> None:
