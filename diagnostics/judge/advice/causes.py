@@ -492,9 +492,11 @@ def _rising_rate(
     if not names or not early > 0 or not peak >= RATE_RISE * early:
         return None
     base = situation.recipe[1].get("optim.lr", math.inf)
-    lower = base if isinstance(base, float) and base < peak else rounded(early / 3)
-    why = "Success was lost on the way up, so the rate stays well below the one before."
-    if lower < early and history.held_rate(early) >= LONG_HELD:
+    # On a slow way up the fall began at the latest with the rate of the first alarm's last step.
+    reached = history.rate_before(min(onsets[name][1] for name in names) + 1)
+    lower = base if isinstance(base, float) and base < peak else rounded(max(early, reached) / 3)
+    why = "Success was lost on the way up, so the rate stays well below the one reached there."
+    if lower != base and history.held_rate(early) >= LONG_HELD:
         lower, why = early, "With this rate success held."
     return Cause(
         text=f"the learning rate rose from {early:.2g}, {when}, to {peak:.2g}",

@@ -118,3 +118,31 @@ def test_entropy_that_declined_all_along_collapses_where_it_breaks() -> None:
     first, last = diagnosis.engine.channels["entropy_down"].onset_interval or (0, 0)
     assert 115 <= first <= 121
     assert 119 <= last <= 126
+
+
+def collapsing_under(rate_of: Callable[[int], float]) -> str:
+    """What to do about a run that loses its success from step 60 on."""
+
+    def row(step: int) -> dict[str, float]:
+        success = 0.5 - 0.012 * max(min(step, 100) - 60, 0)
+        return {
+            "optim/lr": rate_of(step),
+            "rollout/success_rate": success,
+            "rollout/num_episodes": 512.0,
+            "policy/entropy": 0.4 * math.exp(0.04 * max(step - 60, 0)),
+        }
+
+    return observed(110, row).verdict().text
+
+
+def test_a_learning_rate_at_which_success_held_is_the_one_to_go_back_to() -> None:
+    text = collapsing_under(lambda step: 1e-6 if step < 60 else 1e-5)
+    assert "the learning rate rose from 1e-06" in text
+    assert "continue with a learning rate of 1e-06. With this rate success held." in text
+
+
+def test_a_slow_way_up_is_cut_where_success_was_lost_not_where_it_began() -> None:
+    text = collapsing_under(lambda step: 1e-7 * 10 ** (step / 30))
+    assert "the learning rate rose from" in text
+    rate = float(text.split("continue with a learning rate of ")[1].split(". ")[0])
+    assert 1e-6 <= rate <= 6e-6  # at step 60 it was 1e-5
