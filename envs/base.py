@@ -82,7 +82,7 @@ class Observation:
     `text` is one user message, unless `messages` says more: the first observation of an episode may
     be a whole chat (at most one system message first, then user and assistant in turns, a user
     message last), and a later one tool results and then at most one user message. `text` is then
-    what people and the diagnostics read. `frame` is compact JSON for people (see `frames.py`); the
+    what people and the diagnostics read. `frame` is compact JSON for people (see `boards.py`); the
     policy never sees it, because it may show what the text hides. `image` is a PNG picture of the
     world's own, for people, too.
     """

@@ -46,7 +46,7 @@ from .rules import signal as rules_signal
 from .rules import task as rules_task
 from .rules.alarm_texts import RULE_TEXTS
 from .rules.base import FIXED, Finding, Rule, Sign, View, describe
-from .rules.meanwhile import Beside
+from .rules.meanwhile import Surroundings
 from .rules.metrics_needed import logged_keys
 
 ALL_RULES: tuple[Rule, ...] = (*rules_reasoning.RULES, *rules_signal.RULES, *rules_task.RULES)
@@ -227,7 +227,7 @@ class AlarmEngine:
         """Alarms that were critical, in the order in which they ended."""
         self._opening = ""  # rule of the alarm that led when the present collapse began
         self.history = History()
-        self.beside = Beside()
+        self.beside = Surroundings()
         self.situation = Situation()
         """What advice knows of the run; set by whoever opens it."""
         self.config = config or AlarmConfig()

@@ -26,7 +26,7 @@ from .rules.base import (
     describe,
     level_words,
 )
-from .rules.meanwhile import Beside
+from .rules.meanwhile import Surroundings
 from .rules.metrics_needed import mapping_words, wanting_words
 from .rules.task import fallen_success
 
@@ -390,7 +390,7 @@ def _alarm_parts(
     open_alarms: Sequence[OpenAlarm],
     onset: Onset,
     view: View,
-    beside: Beside,
+    beside: Surroundings,
     template: str,
     has_ended: bool,
 ) -> list[str]:

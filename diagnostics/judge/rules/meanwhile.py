@@ -40,7 +40,7 @@ MOST = 3
 
 
 @dataclass(slots=True)
-class Beside:
+class Surroundings:
     """The last rows of what may have moved beside success."""
 
     rows: dict[str, list[tuple[int, float]]] = field(default_factory=dict)

@@ -27,6 +27,7 @@ from echoscope.dashboard.data.run_table.table import root_runs
 from echoscope.dashboard.page.run_table import state
 from echoscope.dashboard.page.run_table.actions import note_changes
 from echoscope.dashboard.page.run_table.table import verdict_words
+from echoscope.dashboard.web.settings import settings
 from echoscope.diagnostics.tools.importing import import_path
 from echoscope.store.errors import AnnotationError
 from echoscope.store.query.listing import RunRow
@@ -79,7 +80,8 @@ def test_many_runs_come_in_pages(tmp_path: Path, open_page: OpenPage) -> None:
 
 def looked_at(page: AppTest) -> AppTest:
     """The page once the files below the root were looked at, beside it."""
-    until(lambda: queries._sources()._next > 0, "look at the files")
+    sources = queries._sources_of(settings().root, settings().sources)
+    until(lambda: sources._next > 0, "look at the files")
     return page.run()
 
 

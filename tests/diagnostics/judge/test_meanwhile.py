@@ -7,7 +7,7 @@ import random
 import pytest
 
 from echoscope.diagnostics.judge.claims import Change, Level
-from echoscope.diagnostics.judge.rules.meanwhile import Beside
+from echoscope.diagnostics.judge.rules.meanwhile import Surroundings
 
 
 def level(value: float, first: int, last: int) -> Level:
@@ -25,7 +25,7 @@ FALL = Change(before=level(0.6, 0, 19), after=level(0.1, 30, 49), low=-0.55, hig
 
 
 def moved(key: str, early: float, late: float, noise: float = 0.02) -> list[str]:
-    beside, generator = Beside(), random.Random(0)
+    beside, generator = Surroundings(), random.Random(0)
     for step in range(50):
         mean = early if step < 25 else late
         beside.observe(step, {key: mean * (1 + noise * generator.gauss(0, 1))})
@@ -53,14 +53,14 @@ def test_less_than_counts_or_may_be_chance_is_not_told() -> None:
 
 
 def test_one_spike_is_no_move() -> None:
-    beside = Beside()
+    beside = Surroundings()
     for step in range(50):
         beside.observe(step, {"optim/grad_norm": 1e6 if step == 40 else 0.3 + 0.01 * (step % 3)})
     assert beside.moved(FALL) == []
 
 
 def test_at_most_three_and_the_most_first() -> None:
-    beside = Beside()
+    beside = Surroundings()
     for step in range(50):
         is_late, wobble = step >= 25, 0.001 * (step % 2)
         beside.observe(
