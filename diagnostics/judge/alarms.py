@@ -56,8 +56,9 @@ CONVERGED, NOT_LEARNING = "CONVERGED", "NOT_LEARNING"
 """The rule that says that a run is done."""
 SYMPTOMS = ("LOW_SUCCESS", "DEGENERATE_TEXT")
 CLEAR_AFTER = 5
-LEAST_CRITICAL = 3
 """Rows in a row without a finding after which an alarm is cleared: one good batch ends nothing."""
+LEAST_CRITICAL = 3
+"""Rows for which an alarm was critical, from which it is told after it has cleared."""
 DOWNGRADE_AFTER = 10
 """Rows in a row without a second channel after which a critical alarm is a warning again."""
 

@@ -208,19 +208,22 @@ def _entropy_explosion(view: View) -> Finding | None:
 
 _DEGENERATE = {
     "loops": ("", ""),
-    "empty": ("Reasoning is empty", "Replies mark a reasoning and say nothing in it."),
+    "empty": ("Reasoning is empty", "Many replies mark a reasoning and say nothing in it."),
     "copied": (
         "Reasoning copies the prompt",
-        "The reasoning repeats its prompt word for word. So it depends on the prompt, and says "
-        "nothing about it.",
+        "Much of the reasoning is copied from the prompt. So it depends on the prompt, and need "
+        "not say anything about it.",
     ),
-    "echo": ("Turns repeat themselves", "The reasoning of a turn repeats that of the turn before."),
+    "echo": (
+        "Turns repeat themselves",
+        "Much of the reasoning of a turn stood in the turn before.",
+    ),
 }
 """Ways in which text says nothing: title and meaning, where not those of the rule."""
 
 
 def _degenerate_text(view: View) -> Finding | None:
-    """Text that says nothing. Who repeats the same few words and is at its best has learned to."""
+    """Text that says nothing. Copies and repetition at the best success may be all it takes."""
     names = [name for name in _DEGENERATE if view.channels[name].is_raised]
     names = [name for name in names if name in ("loops", "empty") or not view.is_success_reached]
     if not names:
